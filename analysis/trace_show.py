@@ -54,7 +54,7 @@ def levels_of(stats: TraceStatistics) -> list[tuple[str, Level]]:
 
 
 def remarks(stats: TraceStatistics) -> Iterator[str]:
-    """A sentence for each of these that the trace has: repeated lines, trainers, ranks, groups, repair times."""
+    """A sentence for each of these that the trace has: repeated lines, trainers, ranks, groups, repairs, notices."""
     if num := stats.observed.num_repeated:
         lines = "1 line names" if num == 1 else f"{num:,} lines name"
         yield f"Repeated: {lines} a rank that dies at that hour already; as in a run, it counts once."
@@ -70,6 +70,8 @@ def remarks(stats: TraceStatistics) -> Iterator[str]:
             f"Repairs: {num:,} known{unknown}; {mean} h on average, median {median}, nine in ten within {most}, "
             f"longest {longest}."
         )
+    if num := stats.num_with_notice:
+        yield f"Notice: {num:,} of {counted(stats.observed.num_deaths, 'death')} had one."
 
 
 def number(value: float | None) -> str:

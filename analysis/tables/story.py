@@ -22,6 +22,7 @@ from harness.core.events import (
     Grown,
     Injected,
     Lost,
+    Noticed,
     Recovered,
     Regrouped,
     Saved,
@@ -105,7 +106,7 @@ def _timeline(events: Sequence[Event]) -> Iterator[Sequence[str]]:
             yield _saves_row([event for event in group if isinstance(event, Saved)])
             continue
         for event in group:
-            hours = None
+            hours = getattr(event, "save_h", None)
             if isinstance(event, Recovered | Grown):
                 hours = event.load_h + event.reschedule_h + getattr(event, "lost_h", 0.0)
             yield _row(event, _WORDS[kind](event), hours, event.machine.get("seconds"))
@@ -141,6 +142,13 @@ def _start(event: Started) -> str:
     return f"{event.num_steps:,} steps, {interval}, {event.num_rows:,} rows"
 
 
+def _notice(event: Noticed) -> str:
+    """What each rank did that was told of its death."""
+    words = {"handover": "handed its shard over", "notice": "saved all updated rows", "": "saved a part of them"}
+    did = ", ".join(f"{rank} {words[event.kinds.get(rank, '')]}" for rank in event.notices_h)
+    return f"{did}, {sum(event.payload_bytes.values()) / 1e6:,.3g} MB"
+
+
 def _fault(event: Injected) -> str:
     """The text of an injected fault. The fault of a plugin that is not loaded is shown by the event's details."""
     kind, details = FAULTS.get(event.fault), event.details
@@ -168,8 +176,8 @@ def _regroup(event: Regrouped) -> str:
 
 def _source(event: Recovered) -> str:
     """The source of the dead ranks' rows (``checkpoint 3``); if there are several, each with its ranks."""
-    words = {"initial": "initial values", "replica": "replicas"}
-    words |= dict.fromkeys(("checkpoint", "rollback", "mirror"), f"checkpoint {event.sequence}")
+    words = {"initial": "initial values", "replica": "replicas", "handover": "what they handed over"}
+    words |= dict.fromkeys(("checkpoint", "rollback", "mirror", "notice"), f"checkpoint {event.sequence}")
     ranks: dict[str, list[str]] = {}
     for rank, kind in event.kinds.items():
         ranks.setdefault(words.get(kind, kind), []).append(rank)
@@ -220,6 +228,7 @@ def _drop(event: Dropped) -> str:
 _WORDS: dict[type[Event], Callable[[Any], str]] = {
     Started: _start,
     Saved: lambda event: f"{event.save} save",
+    Noticed: _notice,
     Injected: _fault,
     Lost: lambda event: (
         ", ".join(event.ranks) + ("" if event.planned else f"; not planned: {', '.join(event.unplanned_ranks)}")

@@ -59,6 +59,8 @@ def plan(options: argparse.Namespace) -> None:
     console.show(table)
     console.say(_decision(spreads))
     console.say("priority and differential saves are charged as the largest possible, cpr_mirror without its uploads")
+    if job.on_notice != "none":
+        console.say("on notice a rank is charged as if all its rows had updates that are not saved")
 
 
 def _row(spread: Spread, memory: int | None) -> Iterator[str]:

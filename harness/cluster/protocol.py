@@ -182,6 +182,9 @@ class Save:
     ``mode``: ``now`` writes before the reply, :class:`Written`. ``begin`` fixes the contents and writes them in the
     background; its reply is None. ``finish`` waits for these files; its reply is :class:`Written`. A rank that is asked
     to finish and has begun nothing is a replacement: it saves its rows as of now.
+
+    ``most_rows``: the rank is told of its death, and saves at most so many rows with unsaved updates, whatever the plan
+    says (``harness.store.kinds.NoticeSave``); None otherwise.
     """
 
     plan: SavePlan
@@ -191,6 +194,7 @@ class Save:
     mirrored_N: Tensor = NO_ROWS
     faults: tuple[int, ...] = ()
     mode: Literal["now", "begin", "finish"] = "now"
+    most_rows: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

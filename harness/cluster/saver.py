@@ -15,6 +15,7 @@ from harness.core.trackers import Tracker
 from harness.store import (
     FailingSource,
     FileRecord,
+    NoticeSave,
     Part,
     RowSource,
     Snapshot,
@@ -23,6 +24,7 @@ from harness.store import (
     save_kind,
     wants_compaction,
 )
+from harness.store.kinds import SaveKind
 
 
 class _Contents(NamedTuple):
@@ -117,13 +119,18 @@ class Saver:
         # Asked for again, after a death in the middle of it: no manifest names the files of the first attempt.
         self.store.discard(self.rank, request.sequence)
         self.shard.mirrored_N = request.mirrored_N
-        kind = save_kind(request.plan.kind)
+        kind = self._kind_of(request)
         rows = kind.rows(self.shard, self.tracker, self.tracked, request.step)
         builds_on = tuple(kind.builds_on(self.shard, self.tracker, request.records))
         self.shard.mark_saved(request.sequence, rows, self.tracked)
         for table, chosen in rows.items():
             self.tracker.saved(table, chosen)
         return _Contents(request, tuple(rows.values()) if builds_on else None, builds_on, self.shard.saved_counts)
+
+    def _kind_of(self, request: Save) -> SaveKind:
+        if request.most_rows is None:
+            return save_kind(request.plan.kind)
+        return NoticeSave(request.most_rows, has_choice=type(self.tracker) is not Tracker)
 
     def _write(self, contents: _Contents, rows: RowSource) -> Written:
         """Write the files. A planned disk fault makes the first attempt fail; the same contents are then written again.
@@ -144,7 +151,7 @@ class Saver:
 
     def _write_files(self, contents: _Contents, rows: RowSource) -> Written:
         request, parts, builds_on, saved_counts = contents
-        sequence, step, encoding = request.sequence, request.step, save_kind(request.plan.kind).encoding
+        sequence, step, encoding = request.sequence, request.step, self._kind_of(request).encoding
         compacted = False
         if parts is None:
             newest = self.store.write_base(self.rank, sequence, step, rows, encoding=encoding)

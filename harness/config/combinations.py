@@ -23,6 +23,16 @@ def refuse_combinations(config: Config, strategy: Strategy) -> None:
         raise ConfigError(
             "trainer.batch_size: expected at least 2 with model.batch_norm=true, got 1; a batch of one has no variance"
         )
+    if config.cluster.on_notice == "save" and strategy.mirror:
+        raise ConfigError(
+            f"cluster.on_notice: expected none or handover for strategy {config.strategy.name}, got save; the rows "
+            "saved on notice may be rows of the mirror, which restores them already"
+        )
+    if config.cluster.on_notice != "none" and config.trace.inject == "wall":
+        raise ConfigError(
+            f"cluster.on_notice: expected none with trace.inject=wall, got {config.cluster.on_notice}; no rank is told "
+            "of a kill at a second"
+        )
     cluster, progress_s = config.cluster, config.trainer.progress_timeout_s
     if progress_s is not None and progress_s <= (wait_s := 2 * cluster.rpc_timeout_s + cluster.join_timeout_s):
         raise ConfigError(
@@ -62,6 +72,7 @@ def _refuse_with_shrink(config: Config) -> None:
         ("trace.clock", trace.clock, "samples", "the hour of a return would depend on the overhead"),
         ("trace.inject", trace.inject, "boundary", "nodes return between two steps"),
         ("trace.repair", trace.repair, "ignore", "no repair is waited for"),
+        ("cluster.on_notice", cluster.on_notice, "none", "no node is asked for that could take rows over in time"),
         ("trace.trainers_die", trace.trainers_die, False, "survivors take over PS ranks alone"),
     ):
         if value != expected:

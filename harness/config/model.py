@@ -153,6 +153,10 @@ class ClusterConfig(_Model):
     spares: Annotated[int, Field(ge=0, le=64)] = 0
     """Number of spare nodes: on engine `rpc`, processes that take over at once when PS ranks or compute ranks die. Of
     the results, only emulated hours depend on it (the profile's `spare_o_res_h`), and node-hours."""
+    on_notice: Annotated[Literal["none", "save", "handover"], BY_TRACE] = "none"
+    """What PS ranks do that are told of their death (`notice_s` of the trace), while training waits. `save`: they save
+        the updated rows that they have time for. `handover`: they copy the whole shard to a node that stays, if they
+        have time for it; else as `save`."""
     host: Annotated[str, NO_RESULT] = "127.0.0.1"
     """Address that the supervisor's control channel listens on; with launcher `hosts` or `ray` one that all hosts
         reach."""

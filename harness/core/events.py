@@ -105,6 +105,21 @@ class Saved(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Noticed(Event):
+    """PS ranks that were told of their death saved rows or handed their shards over. machine: seconds."""
+
+    kind: ClassVar[str] = "notice"
+    notices_h: dict[str, float]  # emulated hours that each rank had
+    kinds: dict[str, str]  # of recovery: "notice" or "handover", by rank that then lost nothing
+    sequence: int | None  # manifest that names the saved rows; null if none were saved
+    num_rows: int  # that were saved
+    payload_bytes: dict[str, int]  # by rank: rows and row ids, or the whole shard
+    persisted_updates: int | None  # updates, over all tables, that the saved rows made durable
+    persisted_tracked: int | None  # the same over tracked tables
+    save_h: float  # emulated cost, hours
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
     """The model's quality on the fixed evaluation set. machine: seconds."""
 
@@ -283,7 +298,10 @@ class Finished(Event):
 
 EVENTS: dict[str, type[Event]] = {
     cls.kind: cls
-    for cls in (Started, Trained, Saved, Evaluated, Injected, Lost, Regrouped, Recovered, Grown, Dropped, Finished)
+    for cls in (
+        *(Started, Trained, Saved, Noticed, Evaluated),
+        *(Injected, Lost, Regrouped, Recovered, Grown, Dropped, Finished),
+    )
 }
 
 

@@ -236,7 +236,8 @@ class FaultTime(NamedTuple):
     reads ``hour``. A fault with a ``phase`` other than ``boundary`` strikes when the run next enters this phase.
     ``loses_ranks``: whether its ranks are lost. ``fails_write``: whether it fails a write of a save.
     ``takes_chief``: whether the trainer that holds the state of the run dies. ``takes_trainers``: whether all die.
-    ``returns``: PS ranks whose nodes return.
+    ``returns``: PS ranks whose nodes return. ``notices``: the PS ranks that are told of their death, and the emulated
+    hours that they then have: no secret.
     """
 
     step: int
@@ -247,6 +248,7 @@ class FaultTime(NamedTuple):
     takes_chief: bool = False
     takes_trainers: bool = False
     returns: tuple[Rank, ...] = ()
+    notices: tuple[tuple[Rank, float], ...] = ()
 
     @property
     def is_at_boundary(self) -> bool:
@@ -258,7 +260,8 @@ class Strike(NamedTuple):
     """The fault that strikes one rank, and the trace entry (hour and line) that names it.
 
     ``host``: index of the host with which the rank dies; None if it dies alone. ``repair_h``: hours after which the
-    rank's node returns, with ``cluster.on_loss: shrink``; None: it does not.
+    rank's node returns, with ``cluster.on_loss: shrink``; None: it does not. ``notice_h``: emulated hours before the
+    fault at which the rank is told of it; 0 if it is not.
     """
 
     hour: float
@@ -266,6 +269,7 @@ class Strike(NamedTuple):
     fault: Fault = KILL
     host: int | None = None
     repair_h: float | None = None
+    notice_h: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,6 +318,11 @@ class PlannedFault:
         return found
 
     @property
+    def notices(self) -> dict[Rank, float]:
+        """The hours of notice of each PS rank that has any."""
+        return {rank: each.notice_h for rank, each in self.strikes.items() if each.notice_h and not is_trainer(rank)}
+
+    @property
     def injection(self) -> Injection:
         hangs = any(strike.fault.loss == "mute" for strike in self.strikes.values())
         return Injection(self.repair_h, hangs, self.takes_trainers)
@@ -324,7 +333,7 @@ class PlannedFault:
         takes_chief = loses_ranks and CHIEF in self.strikes
         returns = self.ranks if self.fault == RETURN else ()
         facts = loses_ranks, fails_write, takes_chief, self.takes_trainers
-        return FaultTime(self.step, self.hour, self.phase, *facts, returns=returns)
+        return FaultTime(self.step, self.hour, self.phase, *facts, returns=returns, notices=tuple(self.notices.items()))
 
 
 def first_strikes(named: Sequence[tuple[Rank, Strike]]) -> dict[Rank, Strike]:

@@ -6,6 +6,7 @@ the profile's cluster, never seconds of this machine. Closed forms and ledger ta
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.core.clock import samples_to_hours
@@ -36,6 +37,19 @@ def save_price(costs: Costs, payload_bytes: int = 1, bytes_full: int = 1) -> Sav
 def load_price(costs: Costs, load_frac: float) -> float:
     """Hours of the load of a fraction of the model: O_load for any fraction or, priced by bytes, that part of it."""
     return costs.o_load_h if costs.load == "whole" else costs.o_load_h * load_frac
+
+
+def notice_price(costs: Costs, payload_bytes: int, bytes_full: int) -> float:
+    """Hours in which one rank alone writes ``payload_bytes``, at its own N-th of the bandwidth of a full save."""
+    return costs.o_save_h * costs.num_ps * payload_bytes / bytes_full + costs.o_save_fixed_h
+
+
+def notice_bytes(costs: Costs, notice_h: float, bytes_full: int) -> float:
+    """The bytes that one rank writes in ``notice_h`` hours: the inverse of :func:`notice_price`; infinite if free."""
+    write_h, whole_h = notice_h - costs.o_save_fixed_h, costs.o_save_h * costs.num_ps
+    if write_h <= 0:
+        return 0.0
+    return bytes_full * write_h / whole_h if whole_h else math.inf
 
 
 def t_save_full_h(costs: Costs) -> float:
@@ -145,6 +159,17 @@ class OverheadLedger(Resumable):
         self.save_h += cost_h
         self.num_saves += 1
         self.payload_bytes += payload_bytes
+        return cost_h
+
+    def notice_bytes(self, notice_h: float, bytes_full: int) -> float:
+        return notice_bytes(self._costs, notice_h, bytes_full)
+
+    def charge_notice(self, payloads: Iterable[int], bytes_full: int) -> float:
+        """Charge what ranks wrote on notice, all at once, with bytes by rank; returns the hours, for which all wait."""
+        payloads = [*payloads]
+        cost_h = notice_price(self._costs, max(payloads), bytes_full)
+        self.save_h += cost_h
+        self.payload_bytes += sum(payloads)
         return cost_h
 
     def charge_failure(

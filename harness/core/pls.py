@@ -129,6 +129,10 @@ class UpdateLedger(Resumable):
         for counts in (self._counts, self._saving):
             counts[_PERSISTED, :, self._places[rank]] += (updates, tracked)
 
+    def persisted_on_notice(self, rank: Rank, updates: int, tracked: int) -> None:
+        """Count the updates that ``rank`` has saved alone before its death; a rollback to the last save voids that."""
+        self._counts[_PERSISTED, :, self._places[rank]] += (updates, tracked)
+
     def committed(self) -> None:
         """Record the commit, after all :meth:`persisted` calls. A rollback now returns to the counts of this save."""
         self._checkpoint = self._saving

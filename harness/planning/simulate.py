@@ -23,6 +23,7 @@ from harness.core.plans import Costs, Progress, Rank, SavePlan, ps_rank
 from harness.core.pls import PlsLedger
 from harness.core.strategies import Strategy
 from harness.recovery.accounting import Ledgers
+from harness.recovery.notices import plan_notices
 from harness.recovery.recoveries import plan_recovery, rolls_back
 from harness.store.kinds import RowCounts, save_kind
 from harness.store.rows import ENCODINGS, ROW_ID_BYTES
@@ -86,7 +87,8 @@ class Job:
     """The simulated job: costs, steps, each PS rank's share of the model, and the sizes of saves.
 
     ``clock``: the clock of the failures' hours (``trace.clock``). ``shrinks``: whether survivors take over the shards
-    of dead nodes (``cluster.on_loss``).
+    of dead nodes (``cluster.on_loss``). ``on_notice``: what ranks do that are told of their death
+    (``cluster.on_notice``). All their rows count as updated since the last save.
     """
 
     costs: Costs
@@ -97,6 +99,7 @@ class Job:
     pls_since: Literal["save_or_restore", "save"] = "save_or_restore"
     clock: FailureClock = "samples"
     shrinks: bool = False
+    on_notice: str = "none"
 
 
 class Outcome(OverheadLedger):
@@ -251,13 +254,31 @@ class _Run:
         total_samples = self.job.costs.total_samples
         progress = _progress(planned_kill.step, saved_step, self.job.batch_size, total_samples)
         ranks, takes_trainers = frozenset(planned_kill.ranks), planned_kill.takes_trainers
-        plan = plan_recovery(self.strategy, ranks, progress, takes_trainers=takes_trainers)
+        kept = self._serve_notices(planned_kill.notices, has_checkpoint=saved_step is not None)
+        plan = plan_recovery(self.strategy, ranks, progress, takes_trainers=takes_trainers, kept=kept)
         closed_step = _last(self.saves.closing_steps, planned_kill.step)
         if closed_step is not None and closed_step != self.closed_step:
             self.pls.saved(closed_step * self.job.batch_size)
             self.closed_step = closed_step
         self.ledgers.charge_recovery(plan, progress, planned_kill.injection)
         self._next_step = saved_step or 0 if rolls_back(plan) else planned_kill.step + 1
+
+    def _serve_notices(self, notices_h: Mapping[Rank, float], *, has_checkpoint: bool) -> dict[Rank, str]:
+        """Charge what ranks do on notice of their death; returns the kind of recovery of those that lose nothing."""
+        job, sizes = self.job, self.job.sizes
+        plans = plan_notices(
+            *(self.strategy, job.on_notice, notices_h, self.ledgers),
+            width=sizes.width,
+            has_checkpoint=has_checkpoint,
+        )
+        row_bytes = sizes.width * _FLOAT32_BYTES
+        num_rows = {rank: min(plan.most_rows, sizes.shards[rank] // row_bytes) for rank, plan in plans.items()}
+        saved = {rank: number * (row_bytes + ROW_ID_BYTES) for rank, number in num_rows.items()}
+        if plans:
+            payloads = (sizes.shards[rank] if plan.hands_over else saved[rank] for rank, plan in plans.items())
+            self.overhead.charge_notice(payloads, sizes.full)
+        kinds = {rank: plan.kept_as(num_rows[rank]) for rank, plan in plans.items()}
+        return {rank: kind for rank, kind in kinds.items() if kind is not None}
 
 
 def simulate(

@@ -98,7 +98,11 @@ def spread(options: StrategyOptions, costs: Costs, parts: Sequence[Outcomes]) ->
 
 
 def planned_kills_at(
-    hours_E: F64, ranks_E: NDArray[np.int64], job: Job, repairs_E: Sequence[float | None] | None = None
+    hours_E: F64,
+    ranks_E: NDArray[np.int64],
+    job: Job,
+    repairs_E: Sequence[float | None] | None = None,
+    notice_h: float = 0.0,
 ) -> tuple[PlannedFault, ...]:
     """Planned kills of a drawn trace (hours ascending), equal to those that ``harness.traces.schedule`` makes of it."""
     planned_kills: dict[tuple[int, float], dict[int, Strike]] = {}
@@ -106,7 +110,8 @@ def planned_kills_at(
     deaths = zip(hours_E.tolist(), ranks_E.tolist(), repairs_E, _steps_at(hours_E, job), strict=True)
     for hour, rank, repair_h, step in deaths:
         place = min(max(0, step), job.num_steps - 1), hour if job.clock == "wall" else 0.0
-        planned_kills.setdefault(place, {}).setdefault(rank, Strike(hour, 0, repair_h=repair_h))
+        strike = Strike(hour, 0, repair_h=repair_h, notice_h=notice_h)
+        planned_kills.setdefault(place, {}).setdefault(rank, strike)
     planned = tuple(
         PlannedFault(step=step, strikes={ps_rank(rank): killed[rank] for rank in sorted(killed)})
         for (step, _), killed in sorted(planned_kills.items())
@@ -150,6 +155,7 @@ def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
         pls_since=config.metrics.pls_since,
         clock=config.trace.clock,
         shrinks=config.cluster.on_loss == "shrink",
+        on_notice=config.cluster.on_notice,
     )
 
 
@@ -209,7 +215,6 @@ def _simulate_some(
 ) -> Mapping[str, Outcomes]:
     """The outcomes of each strategy, by name, under the traces with the numbers ``traces``."""
     deaths = generate_many(spec, seed, len(traces), first=traces.start)
-    schedules: list[tuple[PlannedFault, ...]] = [
-        planned_kills_at(*deaths.of(k), job, deaths.repairs_of(k)) for k in range(len(traces))
-    ]
+    notice_h = spec.law.notice_s / 3600
+    schedules = [planned_kills_at(*deaths.of(k), job, deaths.repairs_of(k), notice_h) for k in range(len(traces))]
     return {options.name: outcomes(options, job, schedules) for options in strategies}

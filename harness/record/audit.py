@@ -8,6 +8,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from harness.core.errors import StoreError
@@ -20,6 +21,7 @@ from harness.core.events import (
     Grown,
     Injected,
     Lost,
+    Noticed,
     Recovered,
     Regrouped,
     Saved,
@@ -60,6 +62,7 @@ def outcome_of(run: RunDir) -> list[str] | None:
         return None
 
 
+_PERSISTED = ("persisted_updates", "persisted_tracked")
 _OF_UPDATES = ("lost_updates", "lost_tracked", "recovered_updates", "recovered_tracked")
 
 
@@ -87,6 +90,8 @@ class _Auditor:
         self._since_samples = dict.fromkeys(ranks, 0)  # position from which a death of the rank loses samples
         self._saved: Saved | None = None
         self._losses: list[float] = []
+        self._noticed: list[Noticed] = []  # that no rollback has undone
+        self._kept: dict[str, str] = {}  # kinds of recovery of ranks that lose nothing, told since the last recovery
         self._partial: list[tuple[int, Recovered]] = []  # finished steps at partial recoveries that are not undone
         self._repeats = Repeats()
         self._evaluated: Evaluated | None = None  # the final evaluation
@@ -185,11 +190,32 @@ class _Auditor:
             self._totals["num_saves"] += 1
             self._add(event, "payload_bytes")
             self._hours["save"] += event.save_h
-        self._add(event, "persisted_updates", "persisted_tracked")
+        self._add(event, *_PERSISTED)
         self._saved = event
         if event.closes_interval:
             # A save in the background is committed late: a shard restored after its step counts from the restore.
             self._since_samples = {rank: max(since, event.samples) for rank, since in self._since_samples.items()}
+
+    def _notice(self, event: Noticed) -> None:
+        """What ranks wrote on notice takes the time of the largest part at an N-th of the bandwidth of a full save.
+
+        No rank writes for longer than its notice. A rank is among ``kinds`` if it had time to write more.
+        """
+        self._pass(event.step)
+        rate_h = self._profile["o_save_h"] * self._started.num_ps / self._started.bytes_full
+        fixed_h = self._profile["o_save_fixed_h"]
+        hours = {rank: num_bytes * rate_h + fixed_h for rank, num_bytes in event.payload_bytes.items()}
+        for rank, took_h in hours.items():
+            if took_h > event.notices_h.get(rank, 0.0) * (1 + _TOLERANCE):
+                self._problem(f"{rank} wrote for {took_h} h, with a notice of {event.notices_h.get(rank, 0.0)} h")
+        self._expect("save_h", event.save_h, max(hours.values(), default=None))
+        self._hours["save"] += event.save_h
+        self._totals["payload_bytes"] += sum(event.payload_bytes.values())
+        self._add(event, *_PERSISTED)
+        if event.sequence is not None and self._saved is not None:  # the same checkpoint under a new number
+            self._saved = replace(self._saved, sequence=event.sequence)
+        self._noticed.append(event)
+        self._kept |= event.kinds
 
     def _check_repeated(self, event: Saved) -> None:
         """Bytes written again need a failed write since the previous save; a rank has at most one of them.
@@ -340,6 +366,10 @@ class _Auditor:
             self._problem(f"kinds of recovery of {', '.join(event.kinds)}, but recovered {', '.join(event.ranks)}")
         if undeclared := {*event.kinds.values()} - self._started.recoveries.keys():
             self._problem(f"recovered by {', '.join(sorted(undeclared))}, which the run does not declare")
+        for rank, kind in event.kinds.items():
+            if kind in ("notice", "handover") and self._kept.get(rank) != kind:
+                self._problem(f"{rank} was recovered by {kind}, but had no notice for it")
+        self._kept = {}
         rolls_back = event.dense == "rollback" or bool(self._ranks_that("rolls_back", event))
         self._expect("rollback", event.rollback, rolls_back)
 
@@ -428,6 +458,10 @@ class _Auditor:
         for _, event in (each for each in self._partial if each[0] >= step):
             for name in _OF_UPDATES:
                 self._totals[name] -= getattr(event, name) or 0
+        for event in (each for each in self._noticed if each.step >= step):
+            for name in _PERSISTED:
+                self._totals[name] -= getattr(event, name) or 0
+        self._noticed = [each for each in self._noticed if each.step < step]
         self._partial = [each for each in self._partial if each[0] < step]
         self._pls = [each for each in self._pls if each[0] < rollback.resume_samples]
 
@@ -503,6 +537,7 @@ class _Auditor:
         Trained: _trained,
         Evaluated: _evaluate,
         Saved: _save,
+        Noticed: _notice,
         Injected: _inject,
         Lost: _lose,
         Regrouped: _regroup,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.cluster.protocol import Written
-from harness.core.events import BUCKETS, Grown, Recovered, Saved
+from harness.core.events import BUCKETS, Grown, Noticed, Recovered, Saved
 from harness.core.faults import Injection
 from harness.core.lookup import BatchPlan
 from harness.core.overhead import FailureCost, OverheadLedger
@@ -154,6 +154,40 @@ class Accounting(Ledgers, Resumable):
                 "seconds": stall_s,
                 "compacted": [rank for rank, reply in written.items() if reply.compacted],
             },
+        )
+
+    def charge_notice(
+        self,
+        notices_h: Mapping[Rank, float],
+        written: Mapping[Rank, Written],
+        *,
+        kinds: Mapping[Rank, str],
+        progress: Progress,
+        sequence: int | None,
+        stall_s: float,
+    ) -> Noticed:
+        """Charge what the ranks ``notices_h`` did on notice of their death, and return the event.
+
+        ``written``: what ranks saved, in manifest ``sequence``; the others handed their shards over. ``kinds``: as
+        ``Notices.kinds``. ``stall_s``: measured seconds that training stood still.
+        """
+        for rank, reply in written.items():
+            if self.updates is not None:
+                self.updates.persisted_on_notice(rank, reply.persisted_updates or 0, reply.persisted_tracked or 0)
+        payloads = {k: written[k].payload_bytes if k in written else self.shard_bytes[k] for k in notices_h}
+        self.measured_s["save"] += stall_s
+        return Noticed(
+            step=progress.step,
+            samples=progress.samples,
+            notices_h=dict(notices_h),
+            kinds=dict(kinds),
+            sequence=sequence,
+            num_rows=sum(reply.num_rows for reply in written.values()),
+            payload_bytes=payloads,
+            persisted_updates=_sum_known(reply.persisted_updates for reply in written.values()),
+            persisted_tracked=_sum_known(reply.persisted_tracked for reply in written.values()),
+            save_h=self.overhead.charge_notice(payloads.values(), self.bytes_full),
+            machine={"seconds": stall_s},
         )
 
     def charge_failure(

@@ -79,13 +79,13 @@ class Checkpointer(Resumable):
         began_s = self.supervisor.clock()
         self.supervisor.status(phase="save")
         mirrored = await self.recoveries.prepare_save(self.ask, progress)
-        files = self.newest.shards if self.newest else {}
+        newest = self.newest
         self._requests = {
             rank: Save(
                 plan=plan,
                 sequence=self._sequence,
                 step=progress.step,
-                records=tuple(files.get(rank, ())),
+                records=newest.newest_of(rank) if newest else (),
                 mirrored_N=mirrored.get(rank, NO_ROWS),
                 faults=self.injections.write_faults,
                 mode="begin" if self.in_background else "now",
@@ -141,6 +141,36 @@ class Checkpointer(Resumable):
             kind.committed()
         stall_s = self.supervisor.clock() - began_s + sum(reply.waited_s for reply in written.values())
         self.supervisor.record(self.accounting.charge_save(plan, manifest, written, stall_s))
+
+    async def save_noticed(self, most_rows: Mapping[Rank, int], progress: Progress) -> dict[Rank, Written]:
+        """Have ranks that are about to die save so many rows, besides the newest checkpoint, and commit that.
+
+        Raises StoreError if the disk failed. No save may be under way, and there must be a checkpoint.
+        """
+        assert self.newest is not None, "rows are added to a checkpoint"
+        newest, plan = self.newest, SavePlan(kind="notice", closes_interval=False)
+        requests = {
+            rank: Save(
+                plan=plan,
+                sequence=self._sequence,
+                step=progress.step,
+                records=newest.shards[rank][:1],
+                most_rows=number,
+            )
+            for rank, number in most_rows.items()
+        }
+        with self.injections.suspended():
+            asked = self.ask(requests, progress)
+        written: dict[Rank, Written] = await asked
+        noticed = {rank: (*newest.noticed.get(rank, ()), reply.records[-1]) for rank, reply in written.items()}
+        self.newest = replace(newest, sequence=self._sequence, noticed={**newest.noticed, **noticed})
+        self.supervisor.commit(self.newest)
+        return written
+
+    def drop_noticed(self) -> None:
+        """Drop what was saved on notice since the newest checkpoint, to which all ranks are about to return."""
+        if self.newest is not None:
+            self.newest = replace(self.newest, noticed={})
 
     def _dense_writer(self, progress: Progress) -> Callable[[], FileRecord]:
         """A function that writes the dense network, for a save in the background from a copy made now."""

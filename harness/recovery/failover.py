@@ -16,6 +16,7 @@ from harness.core.strategies import Strategy
 from harness.recovery.checkpointer import Checkpointer
 from harness.recovery.injections import Injections
 from harness.recovery.kinds import LostRanks, Restoration
+from harness.recovery.notices import Notices
 from harness.recovery.recoveries import Recoveries, plan_recovery, rolls_back
 
 
@@ -25,6 +26,7 @@ class Failover:
 
     Args:
         injections: planned faults, some of which strike while ranks are replaced or restored.
+        notices: what ranks did that were told of their death.
         max_replacements_in_a_row: bound on the attempts at one recovery.
     """
 
@@ -34,6 +36,7 @@ class Failover:
     checkpointer: Checkpointer
     recoveries: Recoveries
     injections: Injections
+    notices: Notices
     max_replacements_in_a_row: int
 
     def __post_init__(self) -> None:
@@ -63,11 +66,14 @@ class Failover:
                 self._waits_since_s = since_s
                 loss = self._loss(dead, progress)
                 takes_trainers = self.injections.has_taken_trainers
-                plan = plan_recovery(self.strategy, dead, loss.progress, takes_trainers=takes_trainers)
+                kept = self.notices.kinds
+                plan = plan_recovery(self.strategy, dead, loss.progress, takes_trainers=takes_trainers, kept=kept)
                 if rolls_back(plan):
                     self.checkpointer.give_up()  # the ranks abandon their parts when they are restored
+                    self.checkpointer.drop_noticed()
                 num_rows = self._restore(plan, loss) if plan.kinds or rolls_back(plan) else 0
                 load_s += self.supervisor.clock() - since_s
+                self.notices.recovered()
                 return Restoration(plan=plan, loss=loss, num_rows=num_rows, load_s=load_s, reschedule_s=reschedule_s)
             except RankLost as again:
                 lost, detect_s = again, self.supervisor.clock() - self._waits_since_s
@@ -91,7 +97,8 @@ class Failover:
     def _loss(self, dead: frozenset[Rank], progress: Progress) -> LostRanks:
         newest = self.checkpointer.newest
         committed = replace(progress, saved_step=newest and newest.step, saved_samples=newest and newest.samples)
-        return LostRanks(ranks=frozenset(filter(is_ps, dead)), progress=committed, checkpoint=newest)
+        ranks, handed_over = frozenset(filter(is_ps, dead)), self.notices.handed_over()
+        return LostRanks(ranks=ranks, progress=committed, checkpoint=newest, handed_over=handed_over)
 
     def _restore(self, plan: RecoveryPlan, loss: LostRanks) -> int:
         """Have the ranks of ``plan`` restored, and call the kinds' hooks; returns the number of restored rows."""

@@ -6,7 +6,7 @@ later recovery. By default they are no-ops. The kind ``mirror`` has a module of 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -17,6 +17,7 @@ from harness.cluster.protocol import (
     CountedRows,
     CountReplicaSaved,
     Initialise,
+    LoadState,
     Push,
     Reply,
     Request,
@@ -43,6 +44,7 @@ class RunFacts:
 
     ``tracked``: the tracked tables. ``dim``: D, values of a row. ``optimizer``: the update rule of rows.
     ``has_counts``: whether shards count unsaved updates. ``count_updates``: counts the updates of a batch by rank.
+    ``on_notice``: what ranks do that are told of their death (``cluster.on_notice``); ``none`` if none is told.
     """
 
     strategy: Strategy
@@ -53,6 +55,7 @@ class RunFacts:
     learning_rate: float
     has_counts: bool
     count_updates: UpdateCounter
+    on_notice: str = "none"
 
     @property
     def width(self) -> int:
@@ -64,12 +67,14 @@ class RunFacts:
 class LostRanks:
     """The PS ranks that died in one failure, and the state of the run when that was detected.
 
-    ``checkpoint``: the newest one. ``progress`` names the save of this checkpoint as the newest save.
+    ``checkpoint``: the newest one. ``progress`` names the save of this checkpoint as the newest save. ``handed_over``:
+    by rank that handed its shard over before its death, the request by which its replacement takes it.
     """
 
     ranks: frozenset[Rank]
     progress: Progress
     checkpoint: Manifest | None
+    handed_over: Mapping[Rank, LoadState] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,9 +208,9 @@ class Checkpoint(Recovery):
         assert loss.checkpoint is not None
         return {
             rank: Restore(
-                records=loss.checkpoint.shards[rank],
+                records=loss.checkpoint.newest_of(rank),
                 step=loss.progress.step,
-                resets_states=self.run.strategy.resets_states,
+                resets_states=self.run.strategy.resets_states and self.loses_updates,
                 newer=self.newer_rows(rank, loss.progress.step),
             )
             for rank in ranks
@@ -214,6 +219,25 @@ class Checkpoint(Recovery):
     def newer_rows(self, rank: Rank, step: int) -> CountedRows | None:
         """Rows of ``rank`` after ``step`` steps that are newer than in the checkpoint; None if there are none."""
         return None
+
+
+class Noticed(Checkpoint):
+    """``notice``: as ``checkpoint``, of a rank that saved all its updated rows when it was told of its death.
+
+    The state of the optimizer comes with the rows, so that nothing is lost.
+    """
+
+    loses_updates = False
+
+
+class HandedOver(Recovery):
+    """``handover``: a lost shard, with its tracker, is taken from the node to which it was copied before the death."""
+
+    loses_updates = False
+    reads_rows = True
+
+    def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
+        return {rank: loss.handed_over[rank] for rank in ranks}
 
 
 class Rollback(Recovery):

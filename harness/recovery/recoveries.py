@@ -1,6 +1,7 @@
 """The table of the kinds of recovery, and the kinds of one run as one object."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -11,8 +12,10 @@ from harness.core.resumable import Resumable
 from harness.core.strategies import Lost, Strategy
 from harness.recovery.kinds import (
     Checkpoint,
+    HandedOver,
     Initial,
     LostRanks,
+    Noticed,
     Recovery,
     Replication,
     Rollback,
@@ -28,7 +31,17 @@ RECOVERIES: dict[str, type[Recovery]] = {
     "rollback": Rollback,
     "replica": Replication,
     "mirror": Mirror,
+    "notice": Noticed,
+    "handover": HandedOver,
 }
+ON_NOTICE = ("notice", "handover")
+"""The kinds of recovery of ranks that lose nothing, since they were told of their death. No strategy plans them."""
+
+
+def all_kinds(strategy: Strategy, on_notice: str) -> tuple[str, ...]:
+    """The names of all kinds of recovery that a run may need."""
+    kinds = ("initial", *strategy.recoveries, *(ON_NOTICE if on_notice != "none" else ()))
+    return tuple(dict.fromkeys(kinds))
 
 
 def check_declared(strategies: Mapping[str, type[Strategy]]) -> None:
@@ -41,8 +54,18 @@ def check_declared(strategies: Mapping[str, type[Strategy]]) -> None:
             raise ConfigError(f"strategy {name}: recoveries: expected a tuple of {known}; got {', '.join(wrong)}")
 
 
-def plan_recovery(strategy: Strategy, dead: Lost, progress: Progress, *, takes_trainers: bool = False) -> RecoveryPlan:
+def plan_recovery(
+    strategy: Strategy,
+    dead: Lost,
+    progress: Progress,
+    *,
+    takes_trainers: bool = False,
+    kept: Mapping[Rank, str] = MappingProxyType({}),
+) -> RecoveryPlan:
     """The checked plan of ``strategy`` for the ranks ``dead``, in rank order.
+
+    ``kept``: by rank that lost nothing, since it was told of its death, its kind of recovery. It replaces a kind with
+    losses, and a rollback if no other rank needs it.
 
     The dense network is kept, unless all trainers died (``takes_trainers``). If no step is finished and ``progress``
     names no checkpoint, no update has been applied, and every lost shard is reset to its initial values.
@@ -63,6 +86,10 @@ def plan_recovery(strategy: Strategy, dead: Lost, progress: Progress, *, takes_t
     elif problem := _problem(strategy, plan, lost, has_checkpoint=progress.saved_step is not None):
         raise RunFailed(f"step {progress.step}: recovery plan of {type(strategy).__name__}: {problem}")
     kinds = {rank: plan.kinds[rank] for rank in ordered if rank in lost}
+    is_costly = {name: kind.loses_updates or kind.rolls_back for name, kind in RECOVERIES.items()}
+    kinds_kept = {rank: kept.get(rank, kind) if is_costly[kind] else kind for rank, kind in kinds.items()}
+    if dense != "rollback" and not any(RECOVERIES[kind].rolls_back for kind in kinds_kept.values()):
+        kinds = kinds_kept
     return RecoveryPlan(kinds=kinds, trainers=trainers, dense=dense)
 
 
@@ -107,8 +134,7 @@ class Recoveries(Resumable):
     _state_in_place = ("_kinds",)
 
     def __init__(self, run: RunFacts) -> None:
-        names = dict.fromkeys(("initial", *run.strategy.recoveries))
-        self._kinds = {name: RECOVERIES[name](run) for name in names}
+        self._kinds = {name: RECOVERIES[name](run) for name in all_kinds(run.strategy, run.on_notice)}
         self._ranks = [ps_rank(k) for k in range(run.placement.num_ps)]
 
     def __iter__(self) -> Iterator[Recovery]:

@@ -48,7 +48,8 @@ class Boundaries(Resumable):
 
     def needs_all(self, step: int) -> bool:
         """Whether the ranks must have all updates at boundary ``step``, also from a client with bounded staleness."""
-        return step == self.run_spec.num_steps or self.saves_at(step)
+        is_told = self.run_spec.on_notice != "none" and self.faults_at(step)
+        return step == self.run_spec.num_steps or self.saves_at(step) or is_told
 
     def plan_save(self, *, announced: bool) -> SavePlan | None:
         """The strategy's decision at the present boundary. To be called once per boundary.
@@ -80,11 +81,9 @@ class Boundaries(Resumable):
         num_due = bisect_right(self._pending(), self.progress().step)
         return [number for number, _ in self._at_boundaries[self._num_taken : self._num_taken + num_due]]
 
-    def take_faults(self) -> list[int]:
-        """As :meth:`due_faults`; no later call of either returns them again."""
-        due = self.due_faults()
+    def take_faults(self, due: Sequence[int]) -> None:
+        """Take the faults that :meth:`due_faults` has given: it does not give them again."""
         self._num_taken += len(due)
-        return due
 
     def _pending(self) -> tuple[int, ...]:
         """The boundaries of faults not taken yet, ascending. With the clock ``wall``, charged overhead moves them."""

@@ -24,6 +24,7 @@ from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer
 from harness.recovery.failover import Failover
 from harness.recovery.injections import Injections
+from harness.recovery.notices import Notices
 from harness.recovery.recoveries import Recoveries
 from harness.recovery.requests import Requests
 from harness.run.boundaries import Boundaries
@@ -109,6 +110,14 @@ class Job:
         self.requests = Requests(cluster, self.recoveries, self.injections)
         self.network = _make_network(run_spec, cluster)
         self.checkpointer = self._make_checkpointer(store)
+        self.notices = Notices(
+            run=run_spec.run_facts,
+            ask=self.requests.ask,
+            supervisor=supervisor,
+            injections=self.injections,
+            checkpointer=self.checkpointer,
+            accounting=self.accounting,
+        )
         self.failover = Failover(
             cluster=cluster,
             supervisor=supervisor,
@@ -116,6 +125,7 @@ class Job:
             checkpointer=self.checkpointer,
             recoveries=self.recoveries,
             injections=self.injections,
+            notices=self.notices,
             max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         )
         self.client = self._make_client()
@@ -183,7 +193,7 @@ class Job:
 
     def _make_resume_points(self) -> ResumePoints:
         names = ("steps", "boundaries", "checkpointer", "accounting", "recoveries", "injections", "drops", "client")
-        names += ("network",)
+        names += ("network", "notices")
         return ResumePoints(
             parts={name: getattr(self, name) for name in names},
             client=self.client,

@@ -34,7 +34,7 @@ from harness.model.network import make_share_trainer
 from harness.record.code import current_code, request_of
 from harness.record.rundir import RunDir, read_env, read_whole_config
 from harness.recovery.kinds import RunFacts
-from harness.recovery.recoveries import RECOVERIES, check_declared
+from harness.recovery.recoveries import RECOVERIES, all_kinds, check_declared
 from harness.store import Store, newest_checkpoint
 from harness.store.initial import InitialModel
 from harness.traces.job_trace import facts_of_named, with_profile_of_trace
@@ -210,7 +210,14 @@ class RunSpec:
 
         False for a strategy that never saves: all updates sent are unsaved then.
         """
-        return self.config.metrics.update_pls and self.strategy.saves_initially
+        is_needed = self.config.metrics.update_pls or self.on_notice != "none"
+        return is_needed and self.strategy.saves_initially
+
+    @cached_property
+    def on_notice(self) -> str:
+        """``cluster.on_notice``, or ``none`` if the trace tells no rank of its death."""
+        is_told = any(planned.notices for planned in self.planned_faults)
+        return self.config.cluster.on_notice if is_told else "none"
 
     @cached_property
     def count_updates(self) -> UpdateCounter:
@@ -229,6 +236,7 @@ class RunSpec:
             learning_rate=self.config.trainer.learning_rate,
             has_counts=self.counts_updates,
             count_updates=self.count_updates,
+            on_notice=self.on_notice,
         )
 
     @property
@@ -311,6 +319,8 @@ class RunSpec:
         content = self.config.model_dump(mode="json", exclude=IRRELEVANT)
         content["data"]["path"] = self.dataset.digest
         content["trace"]["path"] = (trace_facts(self.config) or {"digest": None})["digest"]
+        if (law := content["trace"].get("law")) and not law["notice_s"]:
+            del law["notice_s"]  # laws had none: hashes of results from before stay
         content["cluster"]["num_ps"] = self.config.num_ps
         content["cluster"] |= facts_of_named(self.config)
         if self.initial is None:
@@ -403,7 +413,7 @@ class RunSpec:
             rank_rows=self.rank_rows,
             bytes_full=self.bytes_full,
             restores_exactly=self.strategy.restores_exactly,
-            recoveries={name: RECOVERIES[name].facts() for name in ("initial", *self.strategy.recoveries)},
+            recoveries={name: RECOVERIES[name].facts() for name in all_kinds(self.strategy, self.on_notice)},
             row_bytes=self.row_bytes,
             config_hash=self.result_hash,
             machine=machine,

@@ -10,7 +10,7 @@ after a full recovery it begins a new one at the boundary of the checkpoint inst
 
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -125,7 +125,7 @@ class Trainer:
     def __init__(self, job: Job) -> None:
         self._run_spec, self._supervisor, self._cluster = job.run_spec, job.supervisor, job.cluster
         self._steps, self._progress = job.steps, job.progress
-        self._boundaries, self._injections = job.boundaries, job.injections
+        self._boundaries, self._injections, self._notices = job.boundaries, job.injections, job.notices
         self._accounting, self._recoveries = job.accounting, job.recoveries
         self._requests, self._failover, self._client = job.requests, job.failover, job.client
         self._network = job.network
@@ -321,16 +321,17 @@ class Trainer:
             # A kill finds the files that it would find had the save not been in the background.
             await self._finish_pending()
             due, state = self._boundaries.due_faults(), None
+            await self._notices.serve(due, self._progress())
             if self._injections.takes_chief(due):
                 await self._client.drain(self._progress())
             await self._drops.expect(is_lost=self._injections.loses_ranks(due))
-            faults = self._boundaries.take_faults()
-            if self._injections.takes_chief(faults):
+            self._boundaries.take_faults(due)
+            if self._injections.takes_chief(due):
                 self._steps.flush()
-                state = self._resume_points.hand_over(all_die=self._injections.takes_trainers(faults))
-            self._carry_out(faults, state)
+                state = self._resume_points.hand_over(all_die=self._injections.takes_trainers(due))
+            self._carry_out(due, state)
 
-    def _carry_out(self, faults: list[int], state: bytes | None) -> None:
+    def _carry_out(self, faults: Sequence[int], state: bytes | None) -> None:
         """Have faults of this boundary carried out, nodes that return first: they take their shards over."""
         for number, nodes in self._injections.returns(faults).items():
             began_s = self._supervisor.clock()

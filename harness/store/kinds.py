@@ -162,6 +162,32 @@ class DifferentialSave(SaveKind):
         return changed.num_changed * (row_bytes + ROW_ID_BYTES) * (changed.num_deltas + 1) >= written_bytes
 
 
+class NoticeSave(SaveKind):
+    """At most ``most_rows`` rows with unsaved updates, of any table, in raw encoding, into a delta; no plan names it.
+
+    The rows that the tracker would save now come first, if it chooses any (``has_choice``), then lower row ids.
+    """
+
+    def __init__(self, most_rows: int, *, has_choice: bool) -> None:
+        self._most_rows, self._has_choice = most_rows, has_choice
+
+    def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
+        assert shard.pending_M is not None, "a save on notice needs the counts of unsaved updates"
+        dirty_K = shard.pending_M.nonzero().flatten()
+        if len(dirty_K) > self._most_rows:
+            is_first_M = torch.zeros(len(shard.pending_M), dtype=torch.bool)
+            for table in tracked if self._has_choice else ():
+                is_first_M[tracker.choose(table, step)] = True
+            is_first_K = is_first_M[dirty_K]
+            dirty_K = torch.cat([dirty_K[is_first_K], dirty_K[~is_first_K]])[: self._most_rows].sort().values
+        edges_T = torch.tensor([span.stop for span in whole(shard).values() if isinstance(span, slice)])
+        sizes = torch.searchsorted(dirty_K, edges_T).diff(prepend=torch.zeros(1, dtype=torch.int64)).tolist()
+        return dict(enumerate(dirty_K.split(sizes)))
+
+    def most_rows(self, of: RowCounts) -> tuple[int, int]:
+        return 0, self._most_rows
+
+
 def whole(shard: "Shard") -> dict[int, Tensor | slice]:
     """All rows of ``shard``: the span of each table."""
     return {table: shard.span(table) for table in range(len(shard.placement.cardinalities))}

@@ -7,7 +7,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 import xxhash
@@ -178,6 +178,8 @@ class Manifest(Described):
         kind: the kind of the save, a key of ``harness.store.kinds.SAVE_KINDS``.
         config_hash: result hash of the config of the run that wrote it.
         shards: by PS rank its files in restore order: the base, then deltas, oldest first.
+        noticed: by PS rank the deltas, oldest first, that it saved after ``step``, when it was told of its death. They
+            are newer than the other ranks' files, so a rollback does not read them.
         trainer: the dense network's file: parameters, state of their optimizer, and position. Random streams follow
             from seed and position.
     """
@@ -191,6 +193,7 @@ class Manifest(Described):
     config_hash: str
     shards: Mapping[str, tuple[FileRecord, ...]]
     trainer: FileRecord
+    noticed: Mapping[str, tuple[FileRecord, ...]] = field(default_factory=dict)
     version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -212,12 +215,25 @@ class Manifest(Described):
 
     @property
     def files(self) -> tuple[FileRecord, ...]:
-        return (*(record for records in self.shards.values() for record in records), self.trainer)
+        noticed = (record for records in self.noticed.values() for record in records)
+        return (*(record for records in self.shards.values() for record in records), *noticed, self.trainer)
+
+    def newest_of(self, rank: str) -> tuple[FileRecord, ...]:
+        """The files with the newest saved version of each row of ``rank``, in restore order."""
+        return (*self.shards[rank], *self.noticed.get(rank, ()))
+
+    def to_text(self) -> str:
+        """See Described. The JSON leaves ``noticed`` out if it is empty."""
+        return sealed({name: value for name, value in vars(self).items() if name != "noticed" or value})
 
     @classmethod
     def _of(cls, fields: dict[str, Any]) -> Self:
-        shards = {rank: tuple(FileRecord(**record) for record in records) for rank, records in fields["shards"].items()}
-        return cls(**{**fields, "shards": shards, "trainer": FileRecord(**fields["trainer"])})
+        shards, noticed = (
+            {rank: tuple(FileRecord(**each) for each in records) for rank, records in fields.get(name, {}).items()}
+            for name in ("shards", "noticed")
+        )
+        trainer = FileRecord(**fields["trainer"])
+        return cls(**{**fields, "shards": shards, "noticed": noticed, "trainer": trainer})
 
 
 def _plain(record: object) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from harness.core.seeds import generator
 from harness.traces.generate import generate
 from harness.traces.learn import learned
 from harness.traces.spec import GeneratorSpec
-from harness.traces.trace import Trace, parse_trace
+from harness.traces.trace import Trace, parse_trace, with_notice
 
 WALL_LENGTH = 4
 """Length of a generated trace on the wall clock, in lengths of the job without overhead. It begins as the trace of the
@@ -48,7 +48,7 @@ def draw(
     keys |= {"trace.clock": "wall"} if goes_on and law.model not in GIVEN else {}
     parameters = shlex.join(f"{key}={json.dumps(value)}" for key, value in keys.items())
     header = {**trace.header, **_origin(law), "parameters": parameters, "seed": str(seed)}
-    return replace(trace, source=f"trace.law {law.name}, draw {seed}", header=header)
+    return with_notice(replace(trace, source=f"trace.law {law.name}, draw {seed}", header=header), law.notice_s)
 
 
 def _of_profile(law: Law) -> set[str]:

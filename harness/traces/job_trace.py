@@ -172,7 +172,8 @@ def facts_of_named(config: Config) -> dict[str, Any]:
     """Facts for the config's hash, by key of ``cluster``, that change a result only through the trace.
 
     If the trace names hosts: their number, then the host of each rank. If it names trainers, or
-    ``trace.trainers_die``: the number of trainers. Raises TraceError for a file that is no trace.
+    ``trace.trainers_die``: the number of trainers. If it has notices: what is done on them. Raises TraceError for a
+    file that is no trace.
     """
     entries = () if config.trace.path is None else read_trace(Path(config.trace.path)).entries
     facts: dict[str, Any] = {}
@@ -181,4 +182,7 @@ def facts_of_named(config: Config) -> dict[str, Any]:
         facts["hosts"] = [len(hosts.left), *hosts.values()]
     if config.trace.trainers_die or any(isinstance(entry.who, str) and is_trainer(entry.who) for entry in entries):
         facts["num_trainers"] = config.cluster.num_trainers
+    has_notice = any(entry.notice_s for entry in entries) or (config.trace.law and config.trace.law.notice_s)
+    if config.cluster.on_notice != "none" and has_notice:
+        facts["on_notice"] = config.cluster.on_notice
     return facts

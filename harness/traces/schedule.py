@@ -204,11 +204,14 @@ def _ranks(entry: Entry, num_ps: int, num_trainers: int, seed: int, where: str) 
     return [ps_rank(i) for i in generator(seed, "trace", entry.line).choice(num_ps, entry.who, replace=False).tolist()]
 
 
+def _strike(entry: Entry) -> Strike:
+    facts = {"repair_h": entry.repair_h, "notice_h": entry.notice_s / 3600}
+    return Strike(entry.hour, entry.line, entry.fault, entry.host, **facts)
+
+
 def _planned(step: int, named: Sequence[tuple[Rank, Entry]], num_trainers: int = 1) -> PlannedFault:
     """One planned fault of all entries that strike together; ``named``: each struck rank with its entry."""
-    strikes = first_strikes(
-        [(rank, Strike(each.hour, each.line, each.fault, each.host, repair_h=each.repair_h)) for rank, each in named]
-    )
+    strikes = first_strikes([(rank, _strike(each)) for rank, each in named])
     losses = [(rank, entry) for rank, entry in named if entry.fault.loss]
     return PlannedFault(
         step=step,

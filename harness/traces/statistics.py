@@ -46,6 +46,7 @@ class TraceStatistics:
     number of ranks, the instants at which so many died. ``num_R``: the deaths of each rank. ``p_alike``: the p-value of
     equal Poisson rates of ranks (chi-square test), None for a single rank. ``nodes``: by rank, how often each node of
     the source failed, where that names nodes. ``repair_K``: the known repair times in hours.
+    ``num_with_notice``: deaths of which the ranks were told before.
     """
 
     title: str
@@ -59,6 +60,7 @@ class TraceStatistics:
     nodes: Mapping[Rank | int, Mapping[str, int]]
     repair_K: F64
     num_unknown_repairs: int
+    num_with_notice: int
 
 
 def describe(trace: Trace) -> TraceStatistics:
@@ -87,6 +89,7 @@ def describe(trace: Trace) -> TraceStatistics:
         nodes=nodes,
         repair_K=np.array(repairs),
         num_unknown_repairs=len(trace.failures) - len(repairs),
+        num_with_notice=sum(each.who if isinstance(each.who, int) else 1 for each in trace.failures if each.notice_s),
     )
 
 

@@ -4,7 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import xxhash
@@ -36,7 +36,8 @@ class Entry:
 
     ``who``: the rank that the fault strikes (``"ps3"``, ``"trainer1"``), or a number of PS ranks, which are drawn by
     seed. ``host``: the index of a lost host; ``who`` is then the host's name (``"host1"``), or in a run's trace one of
-    its ranks. ``repair_h``: hours until the rank was back; None if unknown.
+    its ranks. ``repair_h``: hours until the rank was back; None if unknown. ``notice_s``: emulated seconds before the
+    fault at which the rank is told of it; 0 if it is not.
     ``phase``: what the run is doing when the fault strikes. ``line``: of the file, from 1. ``extra``: all columns after
     ``hour`` and ``rank``, as text.
     """
@@ -44,6 +45,7 @@ class Entry:
     hour: float
     who: Rank | int
     repair_h: float | None = None
+    notice_s: float = 0.0
     phase: Phase = "boundary"
     fault: Fault = KILL
     host: int | None = None
@@ -123,6 +125,13 @@ def to_text(trace: Trace, *, command: str | None = None) -> str:
     return out.getvalue()
 
 
+def with_notice(trace: Trace, notice_s: float) -> Trace:
+    """``trace`` with a notice of ``notice_s`` seconds before each failure; as it is for 0."""
+    told = {"notice_s": f"{notice_s:g}"}
+    entries = (replace(each, notice_s=notice_s, extra={**each.extra, **told}) for each in trace.entries)
+    return replace(trace, entries=tuple(entries)) if notice_s else trace
+
+
 def parse_trace(lines: Iterable[str], source: str) -> Trace:
     """The trace in ``lines``; ``source`` is its name in errors. Blank lines and CRLF are tolerated.
 
@@ -179,6 +188,7 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
         hour=hour,
         who=who,
         repair_h=repair_h,
+        notice_s=_hours("notice_s", extra.get("notice_s") or "0", where, unit="seconds"),
         phase=_phase(extra.get("phase"), fault, where),
         fault=fault,
         host=int(who[4:]) if isinstance(who, str) and who.startswith("host") else None,
@@ -192,6 +202,12 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
         )
     if not fault.takes_trainers and isinstance(entry.who, str) and is_trainer(entry.who):
         raise TraceError(f"{where}: rank: expected a PS rank for the fault {fault.name}, got {entry.who}")
+    is_of_trainer = isinstance(entry.who, str) and is_trainer(entry.who)
+    if entry.notice_s and (is_of_trainer or not fault.loss or entry.phase != "boundary"):
+        raise TraceError(
+            f"{where}: notice_s: expected nothing for {entry.who} with {fault.name} in phase {entry.phase}, got "
+            f"{entry.notice_s:g}; only the loss of PS ranks between two steps has a notice"
+        )
     return entry
 
 
@@ -217,13 +233,13 @@ def _phase(text: str | None, fault: Fault, where: str) -> Phase:
     raise TraceError(f"{where}: phase: expected {expected} for the fault {fault.name}, got {text}")
 
 
-def _hours(column: str, text: str, where: str) -> float:
+def _hours(column: str, text: str, where: str, *, unit: str = "hours") -> float:
     try:
         hours = float(text)
     except ValueError:
         raise TraceError(f"{where}: {column}: expected a number, got {text!r}") from None
     if not 0 <= hours <= MAX_HOURS:  # nan is not
-        raise TraceError(f"{where}: {column}: expected hours from 0 to {MAX_HOURS:g}, got {text}")
+        raise TraceError(f"{where}: {column}: expected {unit} from 0 to {MAX_HOURS:g}, got {text}")
     return hours
 
 

@@ -18,6 +18,7 @@ from harness.core.events import (
     Grown,
     Injected,
     Lost,
+    Noticed,
     Recovered,
     Saved,
     Started,
@@ -178,6 +179,12 @@ def _increments(event: Event) -> dict[str, float]:
                 "saves/persisted_updates": event.persisted_updates or 0,
                 **{f"saves/{name}": value for name, value in cost.items()},
                 "overhead/save_h": event.save_h if event.charged else 0.0,
+            }
+        case Noticed():
+            return {
+                "saves/persisted_updates": event.persisted_updates or 0,
+                "saves/payload_bytes": sum(event.payload_bytes.values()),
+                "overhead/save_h": event.save_h,
             }
         case Recovered():
             return {

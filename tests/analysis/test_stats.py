@@ -200,7 +200,8 @@ def test_a_key_of_no_hash_is_no_setting() -> None:
     """Law: cells that differ in such keys alone are pairs, unless a trace can bring the key into the hash."""
     values = {key for key in leaf_keys() if is_irrelevant(key)}
     configs = [{key: f"{key} {number}" for key in values} for number in (1, 2)]
-    assert {*swept_keys(configs)} == {"cluster.num_trainers", "cluster.hosts", "cluster.place"}
+    of_traces = {"cluster.num_trainers", "cluster.hosts", "cluster.place", "cluster.on_notice"}
+    assert {*swept_keys(configs)} == of_traces
     assert {"resume.every_s", "cluster.network", "jobs.max_parallel", "wandb.group", "store.keep"} <= values
 
 

@@ -18,6 +18,7 @@ SAMPLES: dict[Any, Any] = {
     list[int]: [1, 2],
     list[float]: [0.1, 1e-300],
     dict[str, float]: {"ps1": 1 / 3},
+    dict[str, int]: {"ps1": 3},
     dict[str, str]: {"ps1": "00ff"},
     dict[str, Detail]: {"bit": 7, "path": "ps1/base.bin", "factor": 1.5},
     dict[str, dict[str, bool]]: {"replica": {"rolls_back": False, "reads_rows": True}},

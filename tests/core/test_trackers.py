@@ -12,6 +12,7 @@ from harness.core.placement import Placement, budget_rows
 from harness.core.seeds import derive, words
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, TrackerSpec, distances, top_rows
+from harness.store import NoticeSave
 
 CARDINALITIES = (400, 3, 160, 1)
 TRACKED = (0, 2)
@@ -234,3 +235,20 @@ def test_the_choice_is_a_brute_force_sort(kind: str) -> None:
                 expected = [*rank.rows_of(table)]
             saved_MD[expected], mass_M[expected], accesses_M[expected] = rank.shard.rows_MD[expected], 0, 0
     assert num_differing > 8, "the measures would not be told apart"
+
+
+@pytest.mark.parametrize("kind", [None, "mfu"])
+def test_a_save_on_notice_takes_the_trackers_rows_first(kind: str | None) -> None:
+    """Then rows with lower ids, of any table; never a row without unsaved updates, and all of them if there is time."""
+    rank = Rank("mfu", r=0.01)  # one row of each tracked table
+    rank.touch([1, 5, 7, 200, 201, 210], counts=[1, 1, 9, 1, 1, 9])
+    assert [rank.shard.span(table) for table in range(3)] == [slice(0, 200), slice(200, 201), slice(201, 281)]
+
+    def saved(most_rows: int) -> list[int]:
+        kind_of_save = NoticeSave(most_rows, has_choice=kind is not None)
+        rows: dict[int, Any] = kind_of_save.rows(rank.shard, rank.tracker, TRACKED, step=1)
+        assert all((rows[table] >= rank.shard.span(table).start).all() for table in rows)
+        return [row for table in sorted(rows) for row in rows[table].tolist()]
+
+    assert saved(3) == ([1, 7, 210] if kind else [1, 5, 7])
+    assert saved(6) == saved(99) == [1, 5, 7, 200, 201, 210]

@@ -35,11 +35,11 @@ def test_memory_is_that_of_the_tracker_replica_or_mirror() -> None:
 def test_drawn_strikes_are_those_of_the_same_trace() -> None:
     job = small_job(CPR56)
     hours, ranks = np.array([0.0, 3.3, 3.3, 3.30001, 56.0]), np.array([1, 2, 5, 2, 7])
-    lines = [f"{hour!r},ps{rank}" for hour, rank in zip(hours.tolist(), ranks.tolist(), strict=True)]
-    planned = planned_under(["hour,rank", *lines], CPR56, 100)
+    lines = [f"{hour!r},ps{rank},360" for hour, rank in zip(hours.tolist(), ranks.tolist(), strict=True)]
+    planned = planned_under(["hour,rank,notice_s", *lines], CPR56, 100)
     of_drawn, of_planned = (
-        [(each.step, [(rank, strike.hour) for rank, strike in each.strikes.items()]) for each in some]
-        for some in (planned_kills_at(hours, ranks, job), planned)
+        [(each.step, [(rank, of.hour, of.notice_h) for rank, of in each.strikes.items()]) for each in some]
+        for some in (planned_kills_at(hours, ranks, job, notice_h=0.1), planned)
     )
     assert of_drawn == of_planned
 

@@ -51,6 +51,7 @@ SETTINGS = {
     "restore": ("with_rows", "reset"),
     "threads": ("1", "2"),
     "model": ("dlrm", *OF_MODEL),
+    "notice": ("none", "save", "handover"),
 }
 EXCLUDED: tuple[tuple[Row, str], ...] = (
     ({"strategy": "cpr_mirror", "cache": "stale"}, "cache.mode: expected none or lookahead for strategy cpr_mirror"),
@@ -59,7 +60,15 @@ EXCLUDED: tuple[tuple[Row, str], ...] = (
     ({"trace": "trainers", "cache": "stale0"}, "cache.mode: expected none or lookahead with a trace that kills all"),
     ({"trace": "wall", "save": "async"}, "trace.clock: expected samples with save.mode=async"),
     ({"trace": "shrink", "spares": "1"}, "cluster.spares: expected 0 with cluster.on_loss=shrink, got 1"),
+    *(
+        (
+            {"trace": "shrink", "notice": notice},
+            f"cluster.on_notice: expected none with cluster.on_loss=shrink, got {notice}",
+        )
+        for notice in ("save", "handover")
+    ),
     ({"trace": "shrink", "hosts": "three"}, "expected a PS rank between two steps with cluster.on_loss=shrink"),
+    ({"strategy": "cpr_mirror", "notice": "save"}, "cluster.on_notice: expected none or handover for strategy"),
     ({"hosts": "three", "spares": "1"}, "host1: expected cluster.spares=0, got 1"),
     ({"hosts": "three", "strategy": "none"}, ""),  # which meets no failure
     *(
@@ -87,15 +96,16 @@ OTHER: dict[str, dict[str, Any]] = {
 }
 """Options of a strategy under ``options: other``."""
 
-DEATHS = ["7.4,ps1,,,", "8.4,ps0,,,4", "21,ps2,,,", "37,ps3,,,", "37,ps1,,,", "50,ps2,,,"]
-"""Right before a save and right after it, with and without a repair, two at once, and no rank with its buddy."""
+DEATHS = ["7.4,ps1,,,,1e6", "8.4,ps0,,,4,", "21,ps2,,,,400", "37,ps3,,,,1e6", "37,ps1,,,,", "50,ps2,,,,1e6"]
+"""Right before a save and right after it, with and without a repair, two at once, and no rank with its buddy; with time
+for the whole shard, for a part of it, and with no notice."""
 PHASES = [
-    *("5,ps1,lookup,,", "9,ps2,apply,,2", "13,ps3,save,,", "17,ps3,manifest,,"),
-    *("21,ps1,restore,,5", "22,ps1,regroup,,1", "23,ps3,,,3", "27,ps1,,disk_full,", "31,ps2,apply,,"),
-    *("31,ps0,lookup,,", "36,ps2,regroup,,", "37,ps2,,,", "38,ps3,save,disk_error,", "41,ps2,save,,"),
-    *("43,ps1,eval,,", "48,ps3,forward,,", "56,ps0,eval,,"),
+    *("5,ps1,lookup,,,", "9,ps2,apply,,2,", "13,ps3,save,,,", "17,ps3,manifest,,,"),
+    *("21,ps1,restore,,5,", "22,ps1,regroup,,1,", "23,ps3,,,3,", "27,ps1,,disk_full,,", "31,ps2,apply,,,"),
+    *("31,ps0,lookup,,,", "36,ps2,regroup,,,", "37,ps2,,,,1e6", "38,ps3,save,disk_error,,", "41,ps2,save,,,"),
+    *("43,ps1,eval,,,", "48,ps3,forward,,,", "56,ps0,eval,,,"),
 ]
-SHRINK = ["8.4,ps2,,,26", "14,ps2,,,", "21,ps0,,,9", "37,ps3,,,6", "37,ps1,,,", "40,ps1,,,", "50,ps2,,,"]
+SHRINK = ["8.4,ps2,,,26,", "14,ps2,,,,", "21,ps0,,,9,", "37,ps3,,,6,", "37,ps1,,,,", "40,ps1,,,,", "50,ps2,,,,"]
 """With ``cluster.on_loss: shrink``: deaths of nodes with two shards, returns, and of nodes that are away."""
 OF_SAVES = ("save", "manifest", "disk_full")
 
@@ -124,14 +134,14 @@ def trace_of(row: Row, *, has_saves: bool, num_trainers: int) -> str:
         lines = [line for line in lines if not any(word in line for word in OF_SAVES)]
     if row["trace"] == "trainers":
         lines = [
-            "10,ps1,,,",
-            *(f"{hour},trainer{k},,," for hour in (10, 31) for k in range(num_trainers)),
+            "10,ps1,,,,1e6",
+            *(f"{hour},trainer{k},,,," for hour in (10, 31) for k in range(num_trainers)),
             DEATHS[-1],
         ]
     if row["hosts"] == "three":
-        lines.append("26,host1,,,")
+        lines.append("26,host1,,,,1e6")
     lines.sort(key=lambda line: float(line.partition(",")[0]))
-    return "\n".join(["hour,rank,phase,fault,repair_h", *lines]) + "\n"
+    return "\n".join(["hour,rank,phase,fault,repair_h,notice_s", *lines]) + "\n"
 
 
 def config_of(row: Row, data: Path, folder: Path) -> Config:
@@ -153,6 +163,7 @@ def config_of(row: Row, data: Path, folder: Path) -> Config:
         trainer__num_threads=int(row["threads"]),
         save__mode=row["save"],
         cluster__num_trainers=int(number or 1),
+        cluster__on_notice=row["notice"],
         cluster__spares=int(row["spares"]),
         cluster__on_loss="shrink" if row["trace"] == "shrink" else "replace",
         cluster__hosts=("a", "b", "c") if row["hosts"] == "three" else (),
@@ -186,6 +197,8 @@ def twin_of(row: Row) -> Row:
 def is_exact(row: Row) -> bool:
     """Whether the failures of a row leave no trace in what was learnt."""
     options, strategy = row["options"], row["strategy"]
+    if row["cache"] == "stale" and row["notice"] != "none" and strategy != "none":
+        return False  # copies go out at each notice
     if strategy in ("none", "full") or (strategy, options) in (("differential", "default"), ("cpr_vanilla", "other")):
         return True
     if strategy == "buddy":

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+import analysis
 from harness.config.model import Config
 from harness.core.errors import RunFailed
-from harness.core.events import Evaluated, Finished, Recovered
+from harness.core.events import Evaluated, Finished, Noticed, Recovered
 from harness.core.plans import Progress, RecoveryPlan
 from harness.core.seeds import generator
 from harness.core.strategies import STRATEGIES, CprVanilla
@@ -22,7 +23,7 @@ from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
 from tests.known_jobs import job_of
 from tests.made_runs import altered
-from tests.runs import changed, run, saving_every, under
+from tests.runs import changed, facts, run, saving_every, under
 
 
 def outcome(finished: Finished) -> tuple:
@@ -70,6 +71,83 @@ def test_a_run_is_charged_as_the_simulator_says(
     assert finished.save_h == pytest.approx(simulated.save_h, rel=1e-12)
     assert finished.wire_bytes == simulated.payload_bytes + simulated.load_bytes + (finished.replica_bytes or 0)
     assert finished.node_h == (simulated.node_h if prices else None)
+
+
+LONG_S, SHORT_S = 1e6, 20.0  # time for all rows, and for some
+
+
+def told(config: Config, folder: Path, notice_s: float | str, on_notice: str, **dotted: Any) -> Config:
+    """``config`` under five deaths in four failures, each with so many seconds of notice."""
+    folder.mkdir(exist_ok=True)
+    lines = (f"{hour},{rank},{notice_s}" for hour, rank in ((9.4, "ps1"), (21, "ps0"), (37, "2"), (50, "ps1")))
+    config = changed(config, data__max_train_samples=256, cluster__on_notice=on_notice, **dotted)
+    if "interval_samples" in type(config.strategy).model_fields:
+        config = saving_every(config, 60)
+    return under(config, folder, "\n".join(["hour,rank,notice_s", *lines]) + "\n")
+
+
+@pytest.mark.parametrize("on_notice", ["handover", "save"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_long_notice_makes_a_death_harmless(config: Config, tmp_path: Path, name: str, on_notice: str) -> None:
+    """A run ends bit-equal to no failure, and is charged as the simulator says, which takes all rows for updated."""
+    if on_notice == "save" and name in ("never_save", "cpr_mirror"):
+        return  # no checkpoint to which rows can be added; refused
+    config = told(config, tmp_path, LONG_S, on_notice, strategy__name=name)
+    found, events = run(config, tmp_path / "told")
+    calm, _ = run(changed(config, strategy__name="none"), tmp_path / "calm")
+    assert outcome(found) == outcome(calm)
+    assert (found.num_failures, found.pls, found.lost_updates or 0) == (4, 0.0, 0)
+    kinds = [kind for event in events if isinstance(event, Recovered) for kind in event.kinds.values()]
+    assert {*kinds} == ({"replica"} if name == "buddy" else {"handover" if on_notice == "handover" else "notice"})
+    run_spec = RunSpec(config)
+    simulated = simulate(run_spec.strategy, job_of(config), run_spec.planned_faults)
+    hours = simulated.load_h, simulated.lost_h, simulated.reschedule_h, simulated.pls
+    assert (found.load_h, found.lost_h, found.reschedule_h, found.pls) == pytest.approx(hours, rel=1e-12)
+    is_known = name == "buddy" or (on_notice == "handover" and run_spec.strategy.tracker is None)
+    most = pytest.approx(simulated.save_h, rel=1e-12)
+    assert found.save_h == most if is_known else found.save_h < simulated.save_h
+
+
+@pytest.mark.parametrize("name", ["full", "partial", "cpr_mfu", "cpr_ssu", "differential"])
+def test_a_short_notice_saves_what_it_has_time_for(config: Config, tmp_path: Path, name: str) -> None:
+    """Fewer updates are lost, by those that were saved on notice; a rank writes for no longer than its notice."""
+    none, _ = run(told(config, tmp_path, SHORT_S, "none", strategy__name=name), tmp_path / "none")
+    some, events = run(told(config, tmp_path, SHORT_S, "save", strategy__name=name), tmp_path / "some")
+    noticed = [event for event in events if isinstance(event, Noticed)]
+    assert all(0 < event.save_h <= SHORT_S / 3600 and event.num_rows > 0 for event in noticed)
+    assert any(event.kinds.keys() < event.payload_bytes.keys() for event in noticed)
+    assert none.lost_updates is not None
+    assert some.lost_updates is not None
+    saved = sum(event.persisted_updates or 0 for event in noticed)
+    rolls_back = name in ("full", "differential")
+    assert some.lost_updates == 0 if rolls_back else none.lost_updates - saved == some.lost_updates > 0
+    handed, _ = run(told(config, tmp_path, SHORT_S, "handover", strategy__name=name), tmp_path / "handed")
+    assert outcome(handed) == outcome(some), "a shard that takes too long is not handed over"
+
+
+def test_a_false_figure_of_a_notice_is_noticed(config: Config, tmp_path: Path) -> None:
+    """The audit knows how long a rank may write, what that costs, and who may be recovered without a loss."""
+    config = told(config, tmp_path, LONG_S, "save", strategy__name="partial")
+    _, events = run(config, tmp_path / "told")
+    place = next(place for place, event in enumerate(events) if isinstance(event, Noticed))
+    lies: dict[str, Any] = {
+        "save_h is 7.0": {"save_h": 7.0},
+        "ps1 wrote for": {"notices_h": {"ps1": 1e-9}},
+        "ps1 was recovered by notice, but had no notice for it": {"kinds": {}},
+        "payload_bytes is": {"payload_bytes": {"ps1": 1}},
+    }
+    for expected, lie in lies.items():
+        lying = [*events[:place], altered(events[place], **lie), *events[place + 1 :]]
+        assert any(expected in line for line in analysis.check(lying, config.model_dump(mode="json"))), expected
+
+
+def test_without_a_notice_nothing_is_done(config: Config, tmp_path: Path) -> None:
+    """A notice of 0 s, a notice that nobody heeds, and none give one record."""
+    records = [
+        facts(run(told(config, tmp_path, *how, strategy__name="cpr_mfu"), tmp_path / f"{number}")[1])
+        for number, how in enumerate([("", "none"), (0, "handover"), (LONG_S, "none")])
+    ]
+    assert records[0] == records[1] == records[2]
 
 
 def test_prices_change_hours_and_nothing_else(config: Config, tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ REBUILT: dict[str, set[str]] = {
         *("run", "spec", "bases_R", "ranks", "width"),
         *("begun", "uploaded"),  # taken when the step or the recovery is over
     },
+    "Notices": {
+        *("run", "ask", "supervisor", "injections", "checkpointer", "accounting"),
+    },
     "OverheadLedger": {"costs"},
     "PlsLedger": {"weights", "total_samples", "counts_restores"},
     "RandomTracker": {"shard", "r", "pool"},

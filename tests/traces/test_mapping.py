@@ -49,6 +49,13 @@ def test_without_options_every_node_is_a_rank(log: FailureLog) -> None:
     assert sorted(["n10", "n2", "m3", "7", "n"], key=natural) == ["7", "m3", "n", "n2", "n10"]
 
 
+def test_a_log_of_spot_instances_gets_their_notice(log: FailureLog) -> None:
+    """Logs do not say it: the option is for each failure, in a column that reads back, and is not stretched."""
+    trace = map_log(log, MapSpec(notice_s=120, stretch_h=25))
+    assert [entry.notice_s for entry in read_back(trace).entries] == [120] * 5
+    assert "notice_s" not in to_text(map_log(log, MapSpec()))
+
+
 def test_a_window_begins_at_hour_zero_and_stretches(log: FailureLog) -> None:
     """Hours count from the window's beginning; hours and repairs are scaled alike. Dates are hours since the log began.
 

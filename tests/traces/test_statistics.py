@@ -154,6 +154,11 @@ def test_what_counts_is_the_loss_of_a_ps_rank_once_at_an_hour() -> None:
     assert (alone.num_deaths, alone.num_of_trainers, alone.length_h) == (0, 1, 3)
 
 
+def test_deaths_with_a_notice_are_counted() -> None:
+    found = described("# length_h: 50", "hour,rank,notice_s", "10,4,120", "20,ps1,30", "40,3,", "40,1,0")
+    assert "Notice: 5 of 9 deaths had one." in [*remarks(found)]
+
+
 def test_counted_deaths_have_no_ranks() -> None:
     """Where a line says how many die but not which, all count, and figures of ranks are unknown."""
     found = described("# length_h: 50", "hour,rank", "10,4", "20,1", "40,3", "40,1")

@@ -46,6 +46,7 @@ HOURS = "expected hours from 0 to 1e+09, got"
 NO_COLUMNS = "expected column names that begin with 'hour,rank', got"
 OF_A_HOST = "fault, phase: expected nothing for a host, got {}; a host is lost between two steps"
 MAPPING = "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
+NO_NOTICE = "notice_s: expected nothing for {}, got {}; only the loss of PS ranks between two steps has a notice"
 
 WRONG_LINES = [
     ("", "1", "expected 2 values (hour,rank), got 1"),
@@ -54,6 +55,10 @@ WRONG_LINES = [
     ("", "soon,ps0", "hour: expected a number, got 'soon'"),
     *(("", f"{hour},ps0", f"hour: {HOURS} {hour}") for hour in ("-1", "nan", "1e999")),
     (",repair_h", "1,ps0,1e10", f"repair_h: {HOURS} 1e10"),
+    (",notice_s", "1,ps0,-1", "notice_s: expected seconds from 0 to 1e+09, got -1"),
+    (",notice_s", "1,trainer0,30", NO_NOTICE.format("trainer0 with kill in phase boundary", 30)),
+    (",notice_s,phase", "1,ps0,30,save", NO_NOTICE.format("ps0 with kill in phase save", 30)),
+    (",notice_s,fault", "1,ps0,30,bitflip", NO_NOTICE.format("ps0 with bitflip in phase boundary", 30)),
     ("", "1,ps1000000", "rank: expected ps0 to ps999999, got ps1000000"),
     ("", "1,1000001", "rank: expected a number of ranks from 1 to 1000000, got 1000001"),
     ("", f"1,{'9' * 5000}", f"rank: expected a number of ranks from 1 to 1000000, got {'9' * 20}…"),
