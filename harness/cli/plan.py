@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.table import Column, Table
 
 from harness.cli import console
+from harness.cli.advice import show_advice
 from harness.cli.progress import amount_progress
 from harness.config.combinations import refuse_combinations
 from harness.config.derived import job_costs
@@ -34,7 +35,7 @@ _COLUMNS = ["strategy", "save every", "overhead", "5–95 %", "save", "load", "l
 
 
 def plan(options: argparse.Namespace) -> None:
-    """Print a table of what each strategy costs, and what cpr_* strategies decide."""
+    """Print a table of what each strategy costs, and what cpr_* strategies decide; with ``--advise`` the advice."""
     if options.simulate == 1:
         raise ConfigError("--simulate: expected 2 or more traces, got 1; a single trace has no spread")
     configs, law, costs, source = _subject(options.subject, options.overrides)
@@ -50,6 +51,9 @@ def plan(options: argparse.Namespace) -> None:
     strategies = [each.strategy for each in configs.values()]
     with amount_progress("simulate") as progress:
         spreads = simulate_all(strategies, job, spec, options.simulate, config.trace_seed, on_progress=progress)
+    if options.advise is not None:
+        show_advice(spreads, strategies, job, spec, seed=config.trace_seed, margin=options.advise)
+        return
     clocked = ", on the wall clock" * (job.clock == "wall")
     title = f"{options.simulate:,} traces ({law.name}{clocked}), means with 95 % confidence intervals, % of the job"
     headings = (Column(name, justify="right" if place else "left") for place, name in enumerate(_COLUMNS))

@@ -45,6 +45,11 @@ class Summary:
     low: float
     high: float
 
+    @property
+    def half(self) -> float:
+        """Half of the width of the mean's 95 % interval."""
+        return 1.96 * self.error
+
     @classmethod
     def of(cls, values: F64) -> "Summary":
         low, high = np.quantile(values, [0.05, 0.95]).tolist()
@@ -54,7 +59,7 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Overhead and PLS of one strategy under many traces.
+    """Overhead and PLS of one strategy under many traces, and its outcomes, in order of traces.
 
     ``interval_h``: None if the strategy never saves. ``falls_back``: a cpr_* strategy chose full recovery. Overhead is
     a fraction of the job; ``buckets``: its mean in each of ``BUCKETS``.
@@ -66,10 +71,14 @@ class Spread:
     overhead: Summary
     buckets: tuple[float, ...]
     pls: Summary
+    outcomes: "Outcomes"
 
 
 Outcomes = NDArray[np.float64]
-"""Results for K traces, (K, 6): overhead as a fraction of the job, PLS, and the hours of each bucket."""
+"""Results for K traces, (K, B + 3): overhead as a fraction of the job, PLS, hours of B buckets, and node-hours.
+
+NaN is unknown.
+"""
 
 
 def outcomes(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[PlannedFault]]) -> Outcomes:
@@ -81,7 +90,10 @@ def outcomes(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[Pl
     saves = due_saves(strategy, job)
     carried_out = schedules if strategy.injects_failures else [()] * len(schedules)
     found = (simulate(strategy, job, planned_kills, saves) for planned_kills in carried_out)
-    return np.array([(one.overhead_frac, one.pls, *(getattr(one, f"{each}_h") for each in BUCKETS)) for one in found])
+    hours = (
+        (one.overhead_frac, one.pls, *(getattr(one, f"{each}_h") for each in BUCKETS), one.node_h) for one in found
+    )
+    return np.array([*hours], dtype=np.float64)
 
 
 def spread(options: StrategyOptions, costs: Costs, parts: Sequence[Outcomes]) -> Spread:
@@ -92,8 +104,9 @@ def spread(options: StrategyOptions, costs: Costs, parts: Sequence[Outcomes]) ->
         interval_h=None if interval.samples is None else interval.samples / costs.total_samples * costs.job_h,
         falls_back=interval.fallback,
         overhead=Summary.of(found[:, 0]),
-        buckets=tuple((found[:, 2:].mean(axis=0) / costs.job_h).tolist()),
+        buckets=tuple((found[:, 2:-1].mean(axis=0) / costs.job_h).tolist()),
         pls=Summary.of(found[:, 1]),
+        outcomes=found,
     )
 
 
@@ -201,9 +214,10 @@ def simulate_all(
         spec = spec.times(WALL_LENGTH)
     ranges = [range(first, min(first + _TRACES_AT_ONCE, num_traces)) for first in range(0, num_traces, _TRACES_AT_ONCE)]
     parts: list[Mapping[str, Outcomes]] = []
-    with ProcessPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
+    work = partial(_simulate_some, strategies, job, spec, seed)
+    with ProcessPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:  # it starts none for a single range
         for traces, found in zip(
-            ranges, pool.map(partial(_simulate_some, strategies, job, spec, seed), ranges), strict=True
+            ranges, map(work, ranges) if len(ranges) == 1 else pool.map(work, ranges), strict=True
         ):
             parts.append(found)
             on_progress(traces.stop, num_traces)

@@ -6,14 +6,16 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from harness.config.laws import GIVEN, LAWS, PUBLISHED, Law, Sizes
 from harness.config.profiles import Profile
 from harness.core.errors import TraceError
 from harness.core.plans import ps_rank
 from harness.core.seeds import generator
-from harness.traces.generate import generate
+from harness.traces.generate import generate, lemons_line, order_of_ranks
 from harness.traces.learn import learned
-from harness.traces.spec import GeneratorSpec
+from harness.traces.spec import GeneratorSpec, Lemons
 from harness.traces.trace import Trace, parse_trace, with_notice
 
 WALL_LENGTH = 4
@@ -115,13 +117,22 @@ def _given(law: Law, profile: Profile, num_ps: int, seed: int) -> Trace:
     else:
         rng, hours = generator(seed, "at"), law.hours
         title = f"failures at hours {', '.join(f'{hour:g}' for hour in hours)}"
+    lemons = Lemons.of(law, num_ps)
+    struck = [-1] * len(hours)
+    if lemons:  # from a stream of its own, so that hours, sizes and companions are those of the law without lemons
+        places_E = lemons.places(generator(seed, "struck").uniform(size=len(hours)))
+        struck = order_of_ranks(num_ps, seed, np.array([0]))[0, places_E].tolist()
     sizes = group_sizes(profile.ranks_per_failure, num_ps)
     rows: list[tuple[float, str]] = []
-    for hour in hours:
+    for hour, first in zip(hours, struck, strict=True):
         draw_size = rng.uniform()
         size = next((size for size, weight in sizes if (draw_size := draw_size - weight) < 0), 1)
-        rows += [(hour, ps_rank(k)) for k in sorted(rng.choice(num_ps, size, replace=False).tolist())]
+        chosen = rng.choice(num_ps, size, replace=False).tolist()
+        if lemons and first not in chosen:
+            chosen[0] = first
+        rows += [(hour, ps_rank(k)) for k in sorted(chosen)]
     header = {"title": title, "source": "generated", "length_h": f"{profile.job_h:g}", "ranks": str(num_ps)}
+    header |= lemons_line(lemons, seed)
     read = parse_trace(["hour,rank", *(f"{hour:.12g},{rank}" for hour, rank in rows)], "generated")
     return replace(read, header=header)
 

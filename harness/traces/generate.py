@@ -19,7 +19,7 @@ from scipy import special
 from harness.core.errors import TraceError
 from harness.core.plans import ps_rank
 from harness.core.seeds import derive, words
-from harness.traces.spec import GeneratorSpec
+from harness.traces.spec import GeneratorSpec, Lemons
 from harness.traces.trace import MAX_HOURS, Trace, parse_trace
 
 F64 = NDArray[np.float64]
@@ -115,9 +115,18 @@ def _header(spec: GeneratorSpec, seed: int, number: int, is_typical: bool) -> di
         "ranks": str(spec.ranks),
         "expected": f"{spec.expected_instants:.6g} failures{doubt}, {k}",
         "start": spec.law.start,
+        **lemons_line(spec.lemons, seed, number),
         **({"number": f"{number}, the first trace of the seed with the expected number"} if is_typical else {}),
         "seed": str(seed),
     }
+
+
+def lemons_line(lemons: Lemons | None, seed: int, number: int = 0) -> dict[str, str]:
+    """The line of a header that names the lemons of trace ``number``, by number of the rank; empty without any."""
+    if lemons is None:
+        return {}
+    order_R = order_of_ranks(lemons.ranks, seed, np.array([number]))[0]
+    return {"lemons": ", ".join(ps_rank(rank) for rank in sorted(order_R[: lemons.num].tolist()))}
 
 
 def _typical(spec: GeneratorSpec, seed: int) -> int:
@@ -152,32 +161,49 @@ def _instants(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64, F64,
     if spec.law.per == "rank":
         traces_S = np.repeat(numbers_K, spec.ranks)
         ranks_S = np.tile(np.arange(spec.ranks), len(numbers_K))
-        stream_E, busy_E = _renewals(spec, seed, _streams(traces_S, ranks_S), spec.instant_mtbf_h * spec.ranks)
+        mean_h = spec.instant_mtbf_h * spec.ranks
+        if spec.lemons:  # gaps of the streams of a trace in the order of its ranks
+            mean_KR = np.empty((len(numbers_K), spec.ranks))
+            orders_KR = order_of_ranks(spec.ranks, seed, numbers_K)
+            np.put_along_axis(mean_KR, orders_KR, spec.instant_mtbf_h / spec.lemons.failures_R[None], axis=1)
+            mean_h = mean_KR.ravel()
+        stream_E, busy_E = _renewals(spec, seed, _streams(traces_S, ranks_S), mean_h)
         return traces_S[stream_E], _wall_hours(spec, busy_E), ranks_S[stream_E]
     stream_E, busy_E = _renewals(spec, seed, _streams(numbers_K), spec.instant_mtbf_h)
     traces_E, hours_E = numbers_K[stream_E], _wall_hours(spec, busy_E)
     order = np.lexsort((hours_E, traces_E))
     traces_E, hours_E = traces_E[order], hours_E[order]
     struck_E = _uniform(seed, "struck", _streams(traces_E), _places(traces_E))
+    if spec.lemons:
+        orders_KR = order_of_ranks(spec.ranks, seed, numbers_K)
+        return traces_E, hours_E, orders_KR[np.searchsorted(numbers_K, traces_E), spec.lemons.places(struck_E)]
     return traces_E, hours_E, (struck_E * spec.ranks).astype(np.int64)
 
 
-def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float) -> tuple[I64, F64]:
+def order_of_ranks(ranks: int, seed: int, numbers_K: I64) -> I64:
+    """The ranks of each trace in a random order, lemons first, (K, ranks). The number of lemons does not change it."""
+    lots_KR = words(
+        words(derive(seed, "generate", "lemons"), _streams(numbers_K))[:, None], np.arange(ranks).astype(np.uint64)
+    )
+    return np.argsort(lots_KR, axis=1, kind="stable")
+
+
+def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float | F64) -> tuple[I64, F64]:
     """The stream and time of every renewal until ``busy_h``, not sorted. ``mean_h``: the mean gap of each stream."""
-    gaps = spec.gaps
+    gaps, mean_S = spec.gaps, np.broadcast_to(mean_h, streams_S.shape)
     first_S = _uniform(seed, "gap", streams_S, np.uint64(0))
     if spec.law.start == "equilibrium":  # the rest, at a random moment, of the gap into which it falls
-        now_S = _uniform(seed, "left", streams_S, np.uint64(0)) * gaps.met(first_S) * mean_h
+        now_S = _uniform(seed, "left", streams_S, np.uint64(0)) * gaps.met(first_S) * mean_S
     else:
-        now_S = gaps.gap(first_S) * mean_h
+        now_S = gaps.gap(first_S) * mean_S
     going_A = np.flatnonzero(now_S <= spec.busy_h)
     which, when = [going_A], [now_S[going_A]]
     place = 1
     while going_A.size:
-        expected = (spec.busy_h - now_S[going_A].min()) / mean_h
+        expected = float(((spec.busy_h - now_S[going_A]) / mean_S[going_A]).max())
         num = int(min(expected + 2 * expected**0.5 + 1, max(1, _DRAWS_AT_ONCE // going_A.size)))
         draws = np.arange(place, place + num, dtype=np.uint64)
-        gaps_AD = gaps.gap(_uniform(seed, "gap", streams_S[going_A, None], draws)) * mean_h
+        gaps_AD = gaps.gap(_uniform(seed, "gap", streams_S[going_A, None], draws)) * mean_S[going_A, None]
         gaps_AD[:, 0] += now_S[going_A]  # one sum from left to right, to the bit, however many draws are made at once
         times_AD = np.cumsum(gaps_AD, axis=1)
         row, column = np.nonzero(times_AD <= spec.busy_h)

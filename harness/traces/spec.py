@@ -10,6 +10,7 @@ bits, and that drawing a trace does not import the latter.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,8 +76,50 @@ def _empirical(gaps: tuple[float, ...]) -> Gaps:
 
 _SHAPED: dict[str, Callable[[float], Gaps]] = {"gamma": _gamma, "weibull": _weibull, "lognormal": _lognormal}
 
+I64 = NDArray[np.int64]
+
 MAX_DEATHS = 1_000_000
 """The largest expected number of deaths of one trace; a larger one suggests a wrong unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lemons:
+    """The first ``num`` places of a random order of ``ranks`` ranks. They get ``failures_frac`` of the failures.
+
+    Raises TraceError if places of lemons would not get more failures than others.
+    """
+
+    num: int
+    ranks: int
+    failures_frac: float
+
+    def __post_init__(self) -> None:
+        even = self.num / self.ranks
+        if self.failures_frac <= even:
+            raise TraceError(
+                f"trace.law.lemon_failures_frac: expected above {even:.3g}, as {self.num} of {self.ranks} ranks are "
+                f"lemons, got {self.failures_frac:g}"
+            )
+
+    @classmethod
+    def of(cls, law: Law, ranks: int) -> "Lemons | None":
+        """Those of ``law`` among so many ranks, at least one; None if it has none."""
+        if law.lemon_frac is None or law.lemon_failures_frac is None:
+            return None
+        return cls(num=max(1, round(law.lemon_frac * ranks)), ranks=ranks, failures_frac=law.lemon_failures_frac)
+
+    def places(self, u_E: F64) -> I64:
+        """The place that each failure strikes, by a uniform number in (0, 1) for each."""
+        of_lemons_E = u_E / self.failures_frac * self.num
+        others_E = self.num + (u_E - self.failures_frac) / (1 - self.failures_frac) * (self.ranks - self.num)
+        places_E = np.where(u_E < self.failures_frac, of_lemons_E, others_E).astype(np.int64)
+        return np.minimum(places_E, self.ranks - 1)  # a quotient may be rounded up to 1
+
+    @property
+    def failures_R(self) -> F64:
+        """The fraction of the failures that strikes each place."""
+        others = (1 - self.failures_frac) / (self.ranks - self.num)
+        return np.where(np.arange(self.ranks) < self.num, self.failures_frac / self.num, others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +130,8 @@ class GeneratorSpec:
     ``empirical`` draws from, in hours; the gaps are scaled to the MTBF. Hours and rates of the properties are those of
     the law, before the trace is scaled to the job.
 
-    Raises TraceError for racks that do not divide the ranks, and for more than ``MAX_DEATHS`` expected deaths.
+    Raises TraceError for racks that do not divide the ranks, for more than ``MAX_DEATHS`` expected deaths, and as
+    ``Lemons``.
     """
 
     law: Law
@@ -97,6 +141,7 @@ class GeneratorSpec:
     repairs_h: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        _ = self.lemons
         rack_size, num_deaths = self.law.rack_size, self.expected_instants * self.ranks_per_instant
         if rack_size is not None and self.ranks % rack_size:
             raise TraceError(f"trace.law.rack_size: expected a divisor of the {self.ranks} ranks, got {rack_size}")
@@ -111,11 +156,20 @@ class GeneratorSpec:
         length_h = None if self.law.length_h is None else factor * self.law.length_h
         return replace(self, law=self.law.model_copy(update={"length_h": length_h}), job_h=factor * self.job_h)
 
+    def rarer(self, factor: float) -> "GeneratorSpec":
+        """The same law with an MTBF so many times as long, of the system or of a node."""
+        key = "node_mtbf_h" if self.law.mtbf_h is None else "mtbf_h"
+        return replace(self, law=self.law.model_copy(update={key: factor * getattr(self.law, key)}))
+
     @property
     def gaps(self) -> Gaps:
         if self.gaps_h:
             return _empirical(self.gaps_h)
         return _exponential() if self.law.shape is None else _SHAPED[self.law.model](self.law.shape)
+
+    @cached_property
+    def lemons(self) -> Lemons | None:
+        return Lemons.of(self.law, self.ranks)
 
     @property
     def length_h(self) -> float:

@@ -26,7 +26,7 @@ MAX_RANKS = 1_000_000
 """The most ranks of a trace, such as the nodes of a whole cluster."""
 _NAMES = "column names that begin with 'hour,rank'"
 _SEPARATOR = re.compile(r"\s*[,;|\t ]\s*")
-_OF_ONE_DRAW = ("seed", "number", "command")  # keys of a header
+_OF_ONE_DRAW = ("seed", "number", "lemons", "command")  # keys of a header
 _MOST = {"ps": MAX_RANKS, "trainer": MAX_TRAINERS, "host": MAX_HOSTS}
 
 

@@ -16,8 +16,9 @@ from harness.config.profiles import PROFILES
 from harness.core.errors import TraceError
 from harness.core.plans import ps_index
 from harness.traces.draw import draw, spec_of
-from harness.traces.generate import generate, generate_many
+from harness.traces.generate import generate, generate_many, order_of_ranks
 from harness.traces.spec import GeneratorSpec
+from harness.traces.statistics import describe
 from harness.traces.trace import Trace, parse_trace, to_text
 from tests.known_jobs import CPR56, planned_under
 from tests.laws import law_of
@@ -26,6 +27,7 @@ F64 = NDArray[np.float64]
 
 SHAPES = {"exponential": None, "gamma": 0.6, "weibull": 0.7, "lognormal": 1.2, "empirical": None}
 GAPS_H = (0.5, 1.0, 1.0, 2.0, 9.5)
+LEMONS: dict[str, Any] = {"lemon_frac": 0.25, "lemon_failures_frac": 0.7}
 GROUPS = {"group_probability": 0.4, "group_sizes": ((2, 3.0), (4, 1.0))}
 
 
@@ -134,6 +136,53 @@ def test_ranks_and_hours_are_in_range_and_in_order(per: str) -> None:
     assert all(len(set((part // 4).tolist())) == 1 for part in np.split(deaths.ranks_E, first_I[1:]))
 
 
+@pytest.mark.parametrize("per", ["system", "rank"])
+@pytest.mark.parametrize("model", SHAPES)
+def test_lemons_cause_their_part_of_the_failures(model: str, per: str) -> None:
+    """2 of 8 ranks 0.7 of them, and both alike; each trace has its own; the number of failures stays. With one process
+    for all ranks the hours stay too.
+    """
+    asked = spec(model, per=per, **LEMONS)
+    deaths = generate_many(asked, 3, 3000)
+    order_KR = order_of_ranks(8, 3, np.arange(3000))
+    place_E = np.argsort(order_KR, axis=1)[deaths.traces_E, deaths.ranks_E]
+    counts_KP = np.zeros((3000, 8))
+    np.add.at(counts_KP, (deaths.traces_E, place_E), 1)
+    for place, expected in enumerate([0.7 / 2] * 2 + [0.3 / 6] * 6):
+        assert_mean(counts_KP[:, place], 14 * expected)
+    assert_mean(order_KR[:, 0], 3.5)
+    if per == "system":
+        np.testing.assert_array_equal(deaths.hours_E, generate_many(spec(model), 3, 3000).hours_E)
+
+
+def test_given_failures_strike_lemons_at_the_hours_of_even_ones() -> None:
+    """As many ranks at each; over seeds 0.7 of the failures of one rank strike the two that the header names."""
+    profile = PROFILES["cpr56"]
+    for keys in ({"model": "fixed", "number": 20}, {"model": "at", "hours": [float(hour) for hour in range(20)]}):
+        shares: list[float] = []
+        for seed in range(100):
+            even, lemons = draw(law_of(**keys), profile, 8, seed), draw(law_of(**keys, **LEMONS), profile, 8, seed)
+            assert [entry.hour for entry in even.entries] == [entry.hour for entry in lemons.entries]
+            named = lemons.header["lemons"].split(", ")
+            shares.append(sum(str(entry.who) in named for entry in lemons.entries) / 20)
+        assert_mean(np.array(shares), 0.7)
+    groups = profile.model_copy(update={"ranks_per_failure": 2.5})
+    two = [draw(law_of(**keys, **more), groups, 8, 1).entries for more in ({}, LEMONS)]
+    assert [entry.hour for entry in two[0]] == [entry.hour for entry in two[1]]
+
+
+def test_lemons_are_found_by_the_statistics_of_their_trace() -> None:
+    """The ranks that fail again and again are those that the header names; ranks without lemons may be alike."""
+    for seed in range(5):
+        trace = generate(spec(ranks=40, mtbf_h=1.0, lemon_frac=0.05, lemon_failures_frac=0.5, job_h=400.0), seed)
+        found = describe(trace)
+        assert found.num_R is not None
+        worst = sorted(np.argsort(-found.num_R, kind="stable")[:2].tolist())
+        assert ", ".join(f"ps{rank}" for rank in worst) == trace.header["lemons"]
+        assert found.p_alike is not None
+        assert found.p_alike < 1e-9
+
+
 def test_repair_times_are_lognormal_with_the_median_and_mean_asked_for() -> None:
     deaths = generate_many(spec(repair_median_h=1.0, repair_mean_h=2.0), 9, 2000)
     assert deaths.repairs_E is not None
@@ -163,10 +212,13 @@ def test_stretching_scales_hours_and_repairs_alike() -> None:
 # --- seeds ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("lemons", [{}, LEMONS])
 @pytest.mark.parametrize("per", ["system", "rank"])
-def test_a_trace_does_not_depend_on_how_many_are_made(per: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_does_not_depend_on_how_many_are_made(
+    per: str, lemons: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Trace 7 alone, among ten, and in other blocks is the same to the bit; another seed gives others."""
-    asked = spec("gamma", per=per, repair_median_h=1.0, repair_mean_h=2.0, **GROUPS)
+    asked = spec("gamma", per=per, repair_median_h=1.0, repair_mean_h=2.0, **GROUPS, **lemons)
     among, alone = generate_many(asked, 1, 10), generate_many(asked, 1, 1, first=7)
     monkeypatch.setattr("harness.traces.generate._STREAMS_AT_ONCE", 16)
     monkeypatch.setattr("harness.traces.generate._DRAWS_AT_ONCE", 8)
@@ -180,9 +232,10 @@ def test_a_trace_does_not_depend_on_how_many_are_made(per: str, monkeypatch: pyt
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_trace_is_number_zero_of_its_seed_or_a_typical_one() -> None:
+@pytest.mark.parametrize("lemons", [{}, LEMONS])
+def test_a_trace_is_number_zero_of_its_seed_or_a_typical_one(lemons: dict[str, Any]) -> None:
     """Hours to a millionth. A typical one has the expected number of failures, whatever the seed."""
-    asked = spec("weibull", per="rank", rack_size=4, **GROUPS)
+    asked = spec("weibull", per="rank", rack_size=4, **GROUPS, **lemons)
     for seed in range(3):
         trace = generate(asked, seed, is_typical=seed == 2)
         number = int(trace.header.get("number", "0").partition(",")[0])
@@ -199,6 +252,7 @@ def test_all_draws_of_a_law_have_its_digest() -> None:
     plain, other, typical = (draw(law, profile, 4, seed, is_typical=seed == 2).law for seed in range(3))
     assert plain == other == typical != draw(law_of(model="weibull", shape=0.8), profile, 4, 0).law
     assert plain != draw(law, PROFILES["cpr56"], 4, 0).law
+    assert len({draw(LAWS["lablup"], profile, 4, seed).law for seed in range(4)}) == 1
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -255,6 +309,7 @@ def spec_of_job(law: Law, *, ranks: int = 8, job_h: float | None = None) -> Gene
         ({"nodes": 4}, "nodes: expected mtbf_h, the MTBF of a system of so many nodes, got none"),
         ({"group_probability": 0.5}, "group_sizes: expected them with a group_probability above 0, and only then"),
         ({"group_sizes": ((2, 1),)}, "group_sizes: expected them with a group_probability above 0, and only then"),
+        ({"lemon_frac": 0.1}, "lemon_failures_frac: expected it and lemon_frac, got one of them"),
         ({"repair_median_h": 1.0}, "repair_mean_h: expected it and repair_median_h, got one of them"),
         (
             {"repair_median_h": 2.0, "repair_mean_h": 1.0},
@@ -278,6 +333,10 @@ def test_a_law_that_does_not_fit_the_job_is_refused() -> None:
             "trace.law: expected at most 1000000 deaths, got 5.6e+06; shorten the job or raise the MTBF",
         ),
         ({"rack_size": 3}, "trace.law.rack_size: expected a divisor of the 8 ranks, got 3"),
+        (
+            {"lemon_frac": 0.05, "lemon_failures_frac": 0.1},
+            "trace.law.lemon_failures_frac: expected above 0.125, as 1 of 8 ranks are lemons, got 0.1",
+        ),
     ):
         with pytest.raises(TraceError, match=re.escape(message)):
             spec_of_job(law_of(**law))
