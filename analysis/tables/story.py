@@ -176,7 +176,8 @@ def _regroup(event: Regrouped) -> str:
 
 def _source(event: Recovered) -> str:
     """The source of the dead ranks' rows (``checkpoint 3``); if there are several, each with its ranks."""
-    words = {"initial": "initial values", "replica": "replicas", "handover": "what they handed over"}
+    words = {"initial": "initial values", "mean": "means of the survivors' rows", "replica": "replicas"}
+    words |= {"handover": "what they handed over"}
     words |= dict.fromkeys(("checkpoint", "rollback", "mirror", "notice"), f"checkpoint {event.sequence}")
     ranks: dict[str, list[str]] = {}
     for rank, kind in event.kinds.items():

@@ -65,7 +65,9 @@ class Exchange:
     """One message: apply ``push``, then look up ``pull_N`` (int64 local flat rows, possibly rows of the push).
 
     Reply: the rows looked up, float32 (N, X); None without a lookup. A lookup changes no tracker and no counter.
-    ``replica``: a push to apply to the replica that this rank holds.
+    ``replica``: a push to apply to the replica that this rank holds, or changes of rows for the parity that it holds
+    (``Parity.add``). Where ranks hold parities, behind the rows looked up come those of a push that was applied: the
+    XOR of their bits before and after.
     """
 
     push: Push | WriteBack | None = None
@@ -139,10 +141,35 @@ class CopyShard:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RestoreFromParity:
+    """Restore the shard from the parity at ``holder`` and from the shards of ``others``. Reply: :class:`Restored`.
+
+    ``step`` steps count as applied. ``saved_counts``: of the last save. ``unsaved``: by table, unsaved updates, which
+    are counted at the table's first row.
+    """
+
+    holder: Rank
+    others: tuple[Rank, ...]
+    step: int
+    saved_counts: SavedCounts
+    unsaved: Mapping[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildParity:
+    """Set the parity that the rank holds to that of the present shards. ``number`` messages count as applied.
+
+    Reply: None.
+    """
+
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReadShard:
     """Request of one PS rank to another for the local flat rows ``first <= row < stop``. Reply: :class:`ShardRows`.
 
-    ``is_replica``: rows of the replica that the other rank holds, not of the shard that it owns.
+    ``is_replica``: rows of the replica or the parity that the other rank holds, not of the shard that it owns.
     """
 
     is_replica: bool
@@ -269,6 +296,8 @@ Request = (
     | Initialise
     | Restore
     | CopyShard
+    | RestoreFromParity
+    | BuildParity
     | ReadShard
     | Save
     | CountReplicaSaved

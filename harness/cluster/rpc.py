@@ -13,12 +13,14 @@ from harness.cluster import group, wire
 from harness.cluster.group import Formation
 from harness.cluster.link import ControlLink, limit_silence_of_hosts
 from harness.cluster.protocol import (
+    BuildParity,
     Cluster,
     CopyShard,
     Exchange,
     Failure,
     Reply,
     Request,
+    RestoreFromParity,
     Several,
     no_op,
     raise_failures,
@@ -90,7 +92,8 @@ class RpcCluster(Cluster):
             return tuple(self._call(rank, *_message(rank, exchange)) for exchange in request.exchanges)
         if wire.is_plain(request):
             return self._call(rank, *_message(rank, request))
-        workers = self._workers if isinstance(request, CopyShard) else None  # the rank asks another one
+        asks_others = isinstance(request, CopyShard | RestoreFromParity | BuildParity)
+        workers = self._workers if asks_others else None
         return self._call(rank, wire.on_rank, "serve", rank, wire.without_slices(request), workers)
 
     def _call(self, rank: Rank, function: Callable[..., Any], *args: Any) -> Future[Any]:

@@ -13,7 +13,9 @@ import torch
 import xxhash
 from torch import Tensor
 
+from harness.cluster.parity import Parity, Reach, bits_of, read_parts, restore_from_parity
 from harness.cluster.protocol import (
+    BuildParity,
     CopyShard,
     CountReplicaSaved,
     Exchange,
@@ -27,6 +29,7 @@ from harness.cluster.protocol import (
     Request,
     Restore,
     Restored,
+    RestoreFromParity,
     Save,
     Several,
     ShardRows,
@@ -37,7 +40,7 @@ from harness.cluster.saver import Saver
 from harness.core.errors import HarnessError, RankFailed
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
-from harness.core.plans import Rank, buddy_of, owner_of, ps_index
+from harness.core.plans import ParityGroups, Rank, buddy_of, owner_of, ps_index
 from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.shares import ShareTrainer
@@ -47,16 +50,12 @@ from harness.store.format import bytes_of
 from harness.store.initial import InitialModel
 from harness.store.kinds import whole
 
-COPY_BYTES = 32 << 20
-"""A shard is copied in messages with rows of at most this size."""
-
-Reach = Callable[[Rank, Request], Reply]
-"""Sends a request to another rank and waits for the reply. Raises RankLost if that rank is dead."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RankSpec:
     """The parameters of a PS rank or a compute rank; can be pickled.
+
+    ``groups``: of ranks whose shards have a parity; None: no rank holds one.
 
     ``fsync``: whether files of resume points are synced to disk. ``write_faults``: by rank, by number of a planned
     fault, the system's error (errno) with which its write fails. ``make_share_trainer``: makes what computes shares on
@@ -73,6 +72,7 @@ class RankSpec:
     fsync: bool
     save_buffer_bytes: int
     keeps_replica: bool = False
+    groups: ParityGroups | None = None
     write_faults: Mapping[Rank, Mapping[int, int]] = field(default_factory=dict)
     make_share_trainer: Callable[[], ShareTrainer] | None = None
     initial: InitialModel | None = None
@@ -111,14 +111,9 @@ def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) ->
     ``source`` sends its own shard or, with ``is_replica``, its replica of this shard; the totals of the last save
     (``Shard.saved_counts``) come along. Raises RankLost, or the HarnessError with which ``source`` replied.
     """
-    num_rows, width = shard.rows_MD.shape
-    rows_per_message = max(1, COPY_BYTES // (width * shard.rows_MD.itemsize))
-    for first in range(0, max(1, num_rows), rows_per_message):  # once at least: an empty shard has an applied step too
-        part = slice(first, min(first + rows_per_message, num_rows))
-        read = reach(source, ReadShard(is_replica=is_replica, first=part.start, stop=part.stop))
-        if isinstance(read, Failure):
-            raise read.error
-        assert isinstance(read, ShardRows)
+    (num_rows, width), first = shard.rows_MD.shape, 0
+    for read in read_parts(source, num_rows, width, reach, is_replica=is_replica):
+        part = slice(first, first := first + len(read.rows_NX))
         shard.rows_MD[part] = read.rows_NX
         if shard.pending_M is not None:
             assert read.pending_N is not None, "all ranks count updates, or none"
@@ -150,7 +145,7 @@ class RankServer(Resumable):
     """
 
     reach: Reach
-    _state = ("shard", "_tracker", "replica", "_held_by_store")
+    _state = ("shard", "_tracker", "replica", "parity", "_held_by_store")
 
     def __init__(self, spec: RankSpec, rank: Rank) -> None:
         self.rank = rank
@@ -166,6 +161,10 @@ class RankServer(Resumable):
         self.shard: Shard = make_shard(ps_index(rank))
         num_ps, tracked = spec.placement.num_ps, spec.tracker.tables
         self.replica = Replica(rank, make_shard, tracked, num_ps) if spec.keeps_replica else None
+        self.parity: Parity | None = None
+        self._tells_changes = spec.groups is not None  # of the rows of a push, for the parity
+        if spec.groups is not None and (members := spec.groups.members.get(rank)):
+            self.parity = Parity(members, self.shard.rows_MD.shape[1], make_shard)
         self._tracker = make_tracker(self.shard, spec.tracker)
         self._fsync, self._initial = spec.fsync, spec.initial
         self._store, self._held_by_store = spec.store, spec.store.held(rank)
@@ -200,14 +199,16 @@ class RankServer(Resumable):
                 reply = tuple(self.handle(exchange) for exchange in request.exchanges)
             case OnShard(restores=False):
                 reply = request.function(self.shard, *request.arguments)
-            case OnShard() | Initialise() | Restore() | CopyShard(from_replica=True):
+            case OnShard() | Initialise() | Restore() | CopyShard(from_replica=True) | RestoreFromParity():
                 reply = self._set_rows(request)
             case CopyShard():
                 held = self._held_replica
                 copy_shard(held.shard, held.owner, self.reach, is_replica=False)
                 reply = Restored(num_rows=len(held.shard.rows_MD))
+            case BuildParity(number=number):
+                self._held_parity.build(number, self.reach)
             case ReadShard():
-                reply = read_shard(request, self._held_replica.shard if request.is_replica else self.shard)
+                reply = self._read(request)
             case Save():
                 if self.replica is not None and request.mode != "finish":
                     self.replica.count_saved(request)  # at the same request as its owner, which reports the updates
@@ -227,11 +228,21 @@ class RankServer(Resumable):
         assert self.replica is not None, "this rank holds no replica"
         return self.replica
 
+    def _read(self, request: ReadShard) -> ShardRows:
+        if request.is_replica and self.parity is not None:
+            return self.parity.read(request)
+        return read_shard(request, self._held_replica.shard if request.is_replica else self.shard)
+
+    @property
+    def _held_parity(self) -> Parity:
+        assert self.parity is not None, "this rank holds no parity"
+        return self.parity
+
     @property
     def _restored(self) -> Restored:
         return Restored(num_rows=len(self.shard.rows_MD))
 
-    def _set_rows(self, request: OnShard | Initialise | Restore | CopyShard) -> Reply:
+    def _set_rows(self, request: OnShard | Initialise | Restore | CopyShard | RestoreFromParity) -> Reply:
         """Set every row of the shard. Abandons a pending save before, and resets the tracker."""
         self._saver.abandon()
         reply, newer = self._restored, None
@@ -241,8 +252,9 @@ class RankServer(Resumable):
             case Initialise():
                 for shard in (self.shard, *([] if self.replica is None else [self.replica.shard])):
                     shard.initialise(applied_step=request.step)
-                    if self._initial is not None:
-                        self._initial.fill(shard)
+                    self._fill(shard)
+                if self.parity is not None:
+                    self.parity.initialise(self._fill)
             case Restore(newer=newer):
                 self._store.read_rows(request.records, self.shard.rows_MD)
                 if request.resets_states:
@@ -251,20 +263,49 @@ class RankServer(Resumable):
             case CopyShard():
                 buddy = buddy_of(self.rank, self.shard.placement.num_ps)
                 copy_shard(self.shard, buddy, self.reach, is_replica=True)
+            case RestoreFromParity():
+                restore_from_parity(self.shard, request, self.reach)
         self._tracker.reset()
         if newer is not None:
             self.shard.put(newer.rows_N, newer.values_ND, newer.unsaved_N)
         return reply
 
+    def _fill(self, shard: Shard) -> None:
+        """Set the rows of a shard with initial values that the run takes from a checkpoint, if it does."""
+        if self._initial is not None:
+            self._initial.fill(shard)
+
     def _exchange(self, request: Exchange) -> Tensor | None:
-        """Apply the pushes of a message, then look its rows up: (N, X); None without a lookup."""
-        if isinstance(request.push, WriteBack):
-            self._write_back(request.push)
-        elif request.push is not None:
-            self._push(request.push)
-        if request.replica is not None:
+        """Apply the pushes of a message, then look its rows up: (N, X); None without a lookup.
+
+        Where ranks hold parities, the changes of the rows that were pushed come behind the rows looked up.
+        """
+        changes_NX = None
+        if request.push is not None:
+            changes_NX = self._apply_push(request.push)
+        if request.replica is not None and self.parity is not None:
+            assert isinstance(request.replica, Push)
+            self.parity.add(request.replica)
+        elif request.replica is not None:
             apply(self._held_replica.shard, request.replica)
-        return None if request.pull_N is None else self.shard.gather(request.pull_N)
+        rows_NX = None if request.pull_N is None else self.shard.gather(request.pull_N)
+        both = [part_NX for part_NX in (rows_NX, changes_NX) if part_NX is not None]
+        return torch.cat(both) if len(both) == 2 else both[0] if both else None
+
+    def _apply_push(self, push: Push | WriteBack) -> Tensor | None:
+        """Apply ``push``. Returns the XOR of its rows' bits before and after, for a parity: float32 (N, X).
+
+        Returns None if the ranks hold no parities, or if the push was applied before.
+        """
+        step, before_NX = self.shard.applied_step, self.shard.gather(push.rows_N) if self._tells_changes else None
+        if isinstance(push, WriteBack):
+            self._write_back(push)
+        else:
+            self._push(push)
+        if before_NX is None or self.shard.applied_step == step:
+            return None
+        bits_of(before_NX).bitwise_xor_(bits_of(self.shard.gather(push.rows_N)))
+        return before_NX
 
     def _push(self, push: Push) -> None:
         """Apply the gradients of a step, and tell the tracker of it."""

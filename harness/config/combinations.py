@@ -51,6 +51,11 @@ def refuse_combinations(config: Config, strategy: Strategy) -> None:
         )
     if cluster.on_loss == "shrink":
         _refuse_with_shrink(config)
+        if strategy.groups is not None:
+            raise ConfigError(
+                f"cluster.on_loss: expected replace for strategy {config.strategy.name}, got shrink; a process "
+                "that serves two shards of a group would lose both"
+            )
     ranks = all_ranks(config.num_ps, cluster.num_trainers)
     if unknown := sorted(config.cluster.place.keys() - {*ranks}):
         ps_rank, trainer = ranks[config.num_ps - 1], ranks[-1]

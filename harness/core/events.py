@@ -290,7 +290,7 @@ class Finished(Event):
     wire_bytes: int  # of charged saves, loads and replicas
     memory_bytes: int | None = None  # tracker, replica or mirror, in the rank that needs most; null if not known
     generation: int
-    replica_bytes: int | None = None  # pushes to replicas, copies of replicas; null without replicas
+    replica_bytes: int | None = None  # for replicas or parities: pushes, changes, copies; null without either
     cache: dict[str, float] | None = None  # rows and bytes moved, hit rate, peak; null without a cache
     mirror: dict[str, float] | None = None  # rows, bytes at the trainer, fetched rows; null without a mirror
     digests: dict[str, str]  # xxh3 of every parameter, by rank ("ps0", ..., "trainer0", ...)

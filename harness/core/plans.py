@@ -76,6 +76,34 @@ def owner_of(rank: Rank, num_ps: int) -> Rank:
     return ps_rank((ps_index(rank) - 1) % num_ps)
 
 
+class ParityGroups:
+    """Groups of ``size`` consecutive PS ranks (the last may be smaller); the rank after a group holds its parity.
+
+    After the last group comes the first rank. ``size`` is below ``num_ps``, so no rank holds its own group's parity.
+    None: 4, or half of ``num_ps`` if that is less.
+
+    Attributes:
+        members: by holder, the ranks of the group whose parity it holds.
+        holder_of: by rank, the holder of its group's parity.
+    """
+
+    def __init__(self, size: int | None, num_ps: int) -> None:
+        size = max(1, min(4, num_ps // 2)) if size is None else size
+        ranks = [ps_rank(index) for index in range(num_ps)]
+        groups = [tuple(ranks[first : first + size]) for first in range(0, num_ps, size)]
+        self.members = {buddy_of(group[-1], num_ps): group for group in groups}
+        self.holder_of = {rank: holder for holder, group in self.members.items() for rank in group}
+
+    def needed_for(self, rank: Rank) -> frozenset[Rank]:
+        """The ranks whose shards and parity restore ``rank``."""
+        holder = self.holder_of[rank]
+        return frozenset({holder, *self.members[holder]} - {rank})
+
+    def size_of(self, rank: Rank) -> int:
+        """The number of ranks in the group of ``rank``."""
+        return len(self.members[self.holder_of[rank]])
+
+
 class HostMap(dict[Rank, int]):
     """The host of each rank, as an index into ``cluster.hosts``. Both engines ask it which ranks die with a host.
 

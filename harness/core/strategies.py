@@ -21,6 +21,7 @@ from harness.core.plans import (
     DenseSource,
     Interval,
     MirrorSpec,
+    ParityGroups,
     Progress,
     Rank,
     RecoveryPlan,
@@ -68,13 +69,16 @@ class Strategy:
     """Whether the failures of the trace are carried out."""
     restores_exactly: bool = True
     """Whether a save holds the exact bits of its rows. If not, repeated steps have other losses than at first."""
-    recoveries: ClassVar[tuple[str, ...]]
+    recoveries: tuple[str, ...]
     """The kinds of recovery that plans of this strategy name, keys of ``harness.recovery.recoveries.RECOVERIES``."""
     resets_states: bool = False
     """Whether rows that are restored from a checkpoint without a rollback get the optimizer's initial state, instead of
     the state that was saved with them."""
     mirror: MirrorSpec | None = None
     """The rows whose newest values the trainer keeps for recoveries of kind ``mirror``; None: it keeps none."""
+
+    groups: ParityGroups | None = None
+    """The groups of PS ranks whose shards have a parity; None: there is no parity."""
 
     _recovery: str = ""
     """The kind of recovery that :meth:`plan_recovery` chooses by default."""
@@ -140,6 +144,15 @@ class NeverSave(Strategy):
     saves_initially = False
     recoveries = ("initial",)
     _recovery = "initial"
+
+    class Options(StrategyOptions):
+        start: Literal["initial", "mean"] = "initial"
+        """Values of rows that are lost and have no saved copy. `initial`: their initial values. `mean`: the mean of the
+        surviving rows of their table (after CheckFree, arXiv 2506.15461)."""
+
+    def __init__(self, options: Options, costs: Costs) -> None:
+        self._recovery = options.start
+        self.recoveries = (options.start,)
 
 
 class _Saving(Strategy):
@@ -292,6 +305,39 @@ class Buddy(_Saving):
         return RecoveryPlan(kinds=kinds)
 
 
+class Parity(_Saving):
+    """``parity``: a lost shard is computed from its group's other shards and their parity, at another rank (ECRec).
+
+    Only the initial save is made, unless an interval is set. A rank that dies together with another rank of its group,
+    or with the holder of the parity, is restored from the newest checkpoint.
+    """
+
+    colours = ("#6f4e7c", "#b497c4")
+    recoveries = ("parity", "checkpoint")
+
+    class Options(_Saving.Options):
+        interval_samples: Annotated[int, Field(ge=1)] | None = None
+        """Samples between saves; null: no save after the initial one."""
+        group_size: Annotated[int, Field(ge=1)] | None = None
+        """PS ranks whose shards have a parity together, which the rank after them holds; less than `cluster.num_ps`.
+        null: 4, or half of `cluster.num_ps` if that is less. Parities take 1/`group_size` of the memory of replicas."""
+
+    def __init__(self, options: Options, costs: Costs) -> None:
+        if costs.num_ps <= (options.group_size or 1):
+            raise ConfigError(
+                f"strategy.group_size: expected less than cluster.num_ps ({costs.num_ps}), got "
+                f"{options.group_size or 1}; a parity is held outside of its group"
+            )
+        self.groups = ParityGroups(options.group_size, costs.num_ps)
+        self.interval = Interval(samples=options.interval_samples, overridden=options.interval_samples is not None)
+
+    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
+        """Restore each lost shard: from the parity if it needs no other lost rank, else from the newest checkpoint."""
+        assert self.groups is not None
+        needed = {rank: self.groups.needed_for(rank) for rank in lost}
+        return RecoveryPlan(kinds={rank: "checkpoint" if needed[rank] & lost else "parity" for rank in lost})
+
+
 # --- strategies that save some rows more often than others ------------------------------------------------------------
 
 
@@ -424,6 +470,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "cpr_mirror": CprMirror,
     "differential": Differential,
     "buddy": Buddy,
+    "parity": Parity,
 }
 
 BUILT_IN = tuple(STRATEGIES)

@@ -288,6 +288,18 @@ def put_rows(out_SD: Any, slots_K: Any, values_KD: Any) -> None:
             out_SD[slots_K[k], d] = values_KD[k, d]
 
 
+@compiled_for(void(int32[:, ::1], int64[::1], int32[:, ::1]))
+def xor_rows(out_MX: Any, rows_N: Any, bits_NX: Any) -> None:
+    """``out_MX[rows_N[n]] ^= bits_NX[n]`` for each n, also where a row is there several times."""
+    num_rows, width = bits_NX.shape
+    for n in range(num_rows):
+        if n + AHEAD < num_rows:
+            for line in range(0, width, FLOATS_PER_LINE):
+                prefetch(out_MX.ctypes.data + (rows_N[n + AHEAD] * width + line) * 4)
+        for x in range(width):
+            out_MX[rows_N[n], x] ^= bits_NX[n, x]
+
+
 @compiled_for(void(int64, float32[:, ::1], int64[::1], int64[::1], float32[:, ::1], float32[:, ::1], float32))
 def step_shared_rows(  # noqa: PLR0917 - compiled functions take values by place
     rule: int, out_rows_HX: Any, keys_H: Any, keys_N: Any, rows_NX: Any, grads_ND: Any, learning_rate: float

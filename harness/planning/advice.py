@@ -51,7 +51,12 @@ def unpriced(options: StrategyOptions, costs: Costs) -> tuple[str, ...]:
     """What a strategy does in each step that has no price."""
     strategy = make_strategy(options, costs)
     has_replicas = any(RECOVERIES[kind].needs_replicas for kind in strategy.recoveries)
-    parts = {"tracker": strategy.tracker, "replicas": has_replicas, "mirror": strategy.mirror}
+    parts = {
+        "tracker": strategy.tracker,
+        "replicas": has_replicas,
+        "mirror": strategy.mirror,
+        "parity": strategy.groups,
+    }
     return tuple(name for name, part in parts.items() if part)
 
 

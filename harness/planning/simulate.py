@@ -194,7 +194,11 @@ class _Run:
             self._num_charged = len(saves.steps)
         self.pls = PlsLedger(job.weights, job.costs.total_samples, job.pls_since)
         self.ledgers = Ledgers(
-            overhead=self.overhead, pls=self.pls, bytes_full=job.sizes.full, shard_bytes=job.sizes.shards
+            overhead=self.overhead,
+            pls=self.pls,
+            bytes_full=job.sizes.full,
+            shard_bytes=job.sizes.shards,
+            groups=strategy.groups,
         )
         self.closed_step: int | None = None  # the last closing save that the PLS ledger has
         self._next_step = 0  # the first boundary at which a kill may strike

@@ -189,6 +189,8 @@ def memory_bytes(config: Config, costs: Costs, cardinalities: Sequence[int]) -> 
     )
     has_replicas = any(RECOVERIES[kind].needs_replicas for kind in strategy.recoveries)
     replica_bytes = has_replicas * sum(tables) * (row_bytes + _COUNTER_BYTES)
+    if strategy.groups is not None:
+        replica_bytes += len(strategy.groups.members) * -(-sum(tables) // costs.num_ps) * row_bytes
     return of_rank * costs.num_ps + replica_bytes + mirrored * (row_bytes + MIRROR_INDEX_BYTES)
 
 

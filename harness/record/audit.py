@@ -29,7 +29,7 @@ from harness.core.events import (
     Trained,
 )
 from harness.core.faults import RETURN
-from harness.core.plans import CHIEF, is_trainer
+from harness.core.plans import CHIEF, ParityGroups, is_trainer
 from harness.core.repeats import Repeats
 from harness.record.event_log import read_events
 from harness.record.rundir import RunDir, read_config
@@ -406,7 +406,11 @@ class _Auditor:
         number of bytes too.
         """
         started, rows = self._started, dict(zip(self._weights, self._started.rank_rows, strict=True))
-        read = sum(rows.get(rank, 0) for rank in self._ranks_that("reads_rows", event)) * started.row_bytes
+        ranks = self._ranks_that("reads_rows", event)
+        if of_group := self._ranks_that("reads_group", event):
+            groups = ParityGroups(self._config["strategy"]["group_size"], started.num_ps)
+            ranks = ranks + [rank for rank in of_group for _ in range(groups.size_of(rank) - 1)]
+        read = sum(rows.get(rank, 0) for rank in ranks) * started.row_bytes
         read += event.upload_bytes
         if event.dense == "checkpoint":
             read += started.bytes_full - started.row_bytes * started.num_rows

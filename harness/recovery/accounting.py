@@ -13,7 +13,7 @@ from harness.core.events import BUCKETS, Grown, Noticed, Recovered, Saved
 from harness.core.faults import Injection
 from harness.core.lookup import BatchPlan
 from harness.core.overhead import FailureCost, OverheadLedger
-from harness.core.plans import CHIEF, Progress, Rank, RecoveryPlan, SavePlan
+from harness.core.plans import CHIEF, ParityGroups, Progress, Rank, RecoveryPlan, SavePlan
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger
 from harness.core.resumable import Resumable
 from harness.recovery.kinds import Restoration, UploadedRows
@@ -28,12 +28,14 @@ class Ledgers:
     Args:
         bytes_full: payload of a full save, dense network included.
         shard_bytes: by PS rank, the payload of its rows in a full save.
+        groups: the groups of ranks that have a parity; None without parities.
     """
 
     overhead: OverheadLedger
     pls: PlsLedger
     bytes_full: int
     shard_bytes: Mapping[Rank, int]
+    groups: ParityGroups | None = None
 
     def charge_recovery(
         self, plan: RecoveryPlan, progress: Progress, injection: Injection, upload_bytes: int = 0
@@ -53,6 +55,9 @@ class Ledgers:
         goes_back, takes_spares = rolls_back(plan), CHIEF not in plan.trainers
         resumes_at = (progress.saved_samples or 0) if goes_back else progress.samples
         read = [rank for rank, kind in plan.kinds.items() if RECOVERIES[kind].reads_rows]
+        if self.groups is not None:
+            of_group = [rank for rank, kind in plan.kinds.items() if RECOVERIES[kind].reads_group]
+            read += [rank for rank in of_group for _ in range(self.groups.size_of(rank) - 1)]
         dense_bytes = self.bytes_full - sum(self.shard_bytes.values()) if plan.dense == "checkpoint" else 0
         load_bytes = dense_bytes + sum(self.shard_bytes[rank] for rank in read) + upload_bytes
         load_bytes = self.bytes_full if goes_back else load_bytes

@@ -126,6 +126,8 @@ class Recovery(Resumable):
     """Whether a restored shard lacks updates since its last save, so that they count in the PLS."""
     reads_rows: ClassVar[bool] = False
     """Whether a restored shard is read from a checkpoint or a replica. The bytes of its rows then count as loaded."""
+    reads_group: ClassVar[bool] = False
+    """Whether as many shards are read for a restored one as its group has ranks (``Strategy.groups``)."""
     needs_checkpoint: ClassVar[bool] = False
     """Whether this kind can restore a shard only if there is a checkpoint."""
     needs_replicas: ClassVar[bool] = False
@@ -140,7 +142,8 @@ class Recovery(Resumable):
     @classmethod
     def facts(cls) -> dict[str, bool]:
         """The class attributes on which charges depend, by name, for the record."""
-        return {"rolls_back": cls.rolls_back, "loses_updates": cls.loses_updates, "reads_rows": cls.reads_rows}
+        facts = {"rolls_back": cls.rolls_back, "loses_updates": cls.loses_updates, "reads_rows": cls.reads_rows}
+        return facts | ({"reads_group": True} if cls.reads_group else {})
 
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
         """The requests that restore the shards of ``ranks``, the ranks among ``loss.ranks`` that this kind restores.
@@ -160,6 +163,13 @@ class Recovery(Resumable):
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
         """Return ``requests``, which are about to be sent, with the additions of this kind."""
         return requests
+
+    def received(self, rank: Rank, request: Request, reply: Reply) -> Reply:
+        """Return ``reply`` of ``rank`` to ``request`` without what this kind had it add."""
+        return reply
+
+    async def settle(self, ask: Ask, progress: Progress) -> None:
+        """Called after a step that something is due after, when all ranks have its updates, and before what is due."""
 
     def lose_trainers(self) -> None:
         """Called when all trainers are about to die. All that this kind holds in their memory must be dropped."""

@@ -50,11 +50,11 @@ def plan_notices(
 ) -> dict[Rank, NoticePlan]:
     """The plan of each rank with hours of notice; ranks that do nothing are left out. ``width``: columns of a row.
 
-    Rows are saved where there is a checkpoint to add them to. With a mirror or replicas they are not: these count
-    unsaved updates, and would not hear of it.
+    Rows are saved where there is a checkpoint to add them to. With a mirror, replicas or parities they are not:
+    these count unsaved updates, and would not hear of it.
     """
     has_replicas = any(RECOVERIES[kind].needs_replicas for kind in strategy.recoveries)
-    saves = has_checkpoint and strategy.mirror is None and not has_replicas
+    saves = has_checkpoint and strategy.mirror is None and strategy.groups is None and not has_replicas
     plans: dict[Rank, NoticePlan] = {}
     for rank, notice_h in notices_h.items() if on_notice != "none" else ():
         num_bytes, shard_bytes = ledgers.overhead.notice_bytes(notice_h, ledgers.bytes_full), ledgers.shard_bytes[rank]

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from harness.cluster.protocol import Ask, Request
+from harness.cluster.protocol import Ask, Reply, Request
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, is_trainer, ps_rank, rank_order
 from harness.core.resumable import Resumable
@@ -23,16 +23,20 @@ from harness.recovery.kinds import (
     Serve,
     UploadedRows,
 )
+from harness.recovery.means import Mean
 from harness.recovery.mirror import Mirror
+from harness.recovery.parity import ParityRecovery
 
 RECOVERIES: dict[str, type[Recovery]] = {
     "initial": Initial,
+    "mean": Mean,
     "checkpoint": Checkpoint,
     "rollback": Rollback,
     "replica": Replication,
     "mirror": Mirror,
     "notice": Noticed,
     "handover": HandedOver,
+    "parity": ParityRecovery,
 }
 ON_NOTICE = ("notice", "handover")
 """The kinds of recovery of ranks that lose nothing, since they were told of their death. No strategy plans them."""
@@ -171,6 +175,17 @@ class Recoveries(Resumable):
         for kind in self:
             requests = kind.accompany(requests)
         return requests
+
+    def received(self, rank: Rank, request: Request, reply: Reply) -> Reply:
+        """Return ``reply`` of ``rank`` to ``request`` without the additions of all kinds."""
+        for kind in self:
+            reply = kind.received(rank, request, reply)
+        return reply
+
+    async def settle(self, ask: Ask, progress: Progress) -> None:
+        """Have all kinds send what the ranks must have before what is due after a step."""
+        for kind in self:
+            await kind.settle(ask, progress)
 
     async def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
         """Prepare all kinds for a save; returns by rank the local flat rows that the trainer holds."""

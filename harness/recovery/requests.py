@@ -97,10 +97,14 @@ class Requests:
             sent.token = self._cluster.start({k: v for k, v in sent.requests.items() if k not in sent.replies})
         token, sent.token = sent.token, None
         try:
-            sent.replies.update(self._cluster.finish(token))
+            self._keep(sent, self._cluster.finish(token))
         except RankLost as lost:
-            sent.replies.update(lost.replies)
+            self._keep(sent, lost.replies)
             raise
+
+    def _keep(self, sent: Sent, replies: Mapping[Rank, Reply]) -> None:
+        for rank, reply in replies.items():
+            sent.replies[rank] = self._recoveries.received(rank, sent.requests[rank], reply)
 
     def drain(self, lost: RankLost) -> RankLost:
         """Wait for all other requests in flight, since they end with the generation. Returns what is lost by then."""

@@ -217,6 +217,7 @@ def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
         count_updates=run_spec.count_updates,
         bytes_full=run_spec.bytes_full,
         shard_bytes=shards,
+        groups=run_spec.strategy.groups,
         memory_bytes=run_spec.memory_bytes,
     )
 

@@ -300,12 +300,16 @@ class RunSpec:
 
     @property
     def memory_bytes(self) -> int | None:
-        """An upper bound of the bytes of tracker and replica in a PS rank: the largest tracker and the largest replica.
+        """An upper bound of the bytes of tracker, replica and parity in a PS rank: the largest of each.
 
         None if the tracker's size is unknown.
         """
         num_bytes = tracker_bytes(self.tracker_spec, self.placement, self.model.row_values)
-        if num_bytes is None or not self.keeps_replicas:
+        if num_bytes is None:
+            return None
+        if self.strategy.groups is not None:
+            num_bytes += max(self.rank_rows) * self.row_bytes
+        if not self.keeps_replicas:
             return num_bytes
         copied_bytes = num_copied_bytes(max(self.rank_rows), self.footprint.row_width, has_counts=self.counts_updates)
         return num_bytes + copied_bytes
@@ -383,6 +387,7 @@ class RunSpec:
             fsync=config.store.fsync,
             save_buffer_bytes=config.save.buffer_bytes,
             keeps_replica=self.keeps_replicas,
+            groups=self.strategy.groups,
             write_faults=_write_faults(self.planned_faults),
             make_share_trainer=partial(make_share_trainer, config.trainer),
             initial=self.initial,

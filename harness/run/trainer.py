@@ -253,6 +253,7 @@ class Trainer:
         self._finish_step(loss, pulled.plan, began_s)
         self._injections.arm(step)
         if is_due:
+            await self._recoveries.settle(self._requests.ask, self._progress())
             await self._finish_pending()
         if not self._injections.depend_on_messages:
             await self._resume_points.at_boundary(self._progress(), saves=saves)

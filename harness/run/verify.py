@@ -129,7 +129,9 @@ def verify(
         reference = variants[0] if variant.is_exact else variant
         # Replicas are sent each variant's own messages, so these bytes differ. Without replicas ``wire_bytes`` are of
         # saves and loads, and must be equal.
-        bytes_of_replicas = {"replica_bytes", "wire_bytes"} if RunSpec(run_config).keeps_replicas else set[str]()
+        spec = RunSpec(run_config)
+        has_copies = spec.keeps_replicas or spec.strategy.groups is not None
+        bytes_of_replicas = {"replica_bytes", "wire_bytes"} if has_copies else set[str]()
         found = compare_records(
             _run_dir(config, work_dir, reference, "local"),
             run_dir,

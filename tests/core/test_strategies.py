@@ -180,8 +180,9 @@ def test_fallback_happens_where_partial_recovery_costs_no_less() -> None:
 def test_recovery_names_the_dead_and_only_full_rollbacks() -> None:
     """full: everything from the checkpoint. never_save: initial values. All others: the dead shards' newest rows."""
     rare = {"full": "rollback", "differential": "rollback", "never_save": "initial", "cpr_mirror": "mirror"}
+    rare |= {"buddy": "replica", "parity": "parity"}
     for name in sorted(set(ALL) - {"none"}):
-        kind = "replica" if name == "buddy" else rare.get(name, "checkpoint")
+        kind = rare.get(name, "checkpoint")
         assert make(name).plan_recovery(DEAD, at(9)).kinds == dict.fromkeys(DEAD, kind)
         assert kind in STRATEGIES[name].recoveries
     with pytest.raises(RunFailed, match="step 9: ps1, ps5 died"):
@@ -202,3 +203,25 @@ def test_buddy_restores_from_replicas_unless_the_buddy_died_too() -> None:
     assert strategy.saves_initially
     assert not saves(strategy)
     assert list(saves(make("buddy", interval_samples=1000))) == list(range(100, 2000, 100))
+
+
+@pytest.mark.parametrize(
+    ("size", "lost", "from_checkpoint"),
+    [
+        (4, {"ps1", "ps5"}, set()),  # of two groups
+        (4, {"ps0", "ps4"}, {"ps0", "ps4"}),  # each holds the parity of the other's group
+        (4, {"ps1", "ps4"}, {"ps1"}),  # ps4 holds the parity of ps1
+        (4, {"ps1", "ps2"}, {"ps1", "ps2"}),
+        (3, {"ps0", "ps7"}, {"ps7"}),  # the last group has two ranks, and its parity is at the first
+        (3, {"ps5", "ps6"}, {"ps5"}),
+        (7, {"ps7"}, set()),
+        (1, {"ps7", "ps0"}, {"ps7"}),
+    ],
+)
+def test_parity_restores_a_rank_that_died_without_its_group_and_holder(
+    size: int, lost: set[str], from_checkpoint: set[str]
+) -> None:
+    """Otherwise its newest saved rows; as for buddy with groups of one."""
+    plan = make("parity", group_size=size).plan_recovery(frozenset(lost), at(9))
+    assert {rank for rank, kind in plan.kinds.items() if kind == "checkpoint"} == from_checkpoint
+    assert {*plan.kinds.values()} <= {"checkpoint", "parity"}

@@ -78,7 +78,7 @@ def walk(strategy: Strategy, planned_kills: Sequence[PlannedFault]) -> tuple[flo
         if recovery and "rollback" in recovery.kinds.values():
             lost_steps, step = lost_steps + step - saved_step, saved_step
         elif recovery:
-            for rank in (rank for rank, kind in recovery.kinds.items() if kind != "replica"):
+            for rank in (rank for rank, kind in recovery.kinds.items() if kind not in ("replica", "parity")):
                 pls_samples += (step - since[rank]) * BATCH
                 since[rank] = step
         if step == NUM_STEPS:

@@ -29,6 +29,7 @@ def test_memory_is_that_of_the_tracker_replica_or_mirror() -> None:
         "cpr_mirror": 0.0799,  # 0.0177 at the trainer, and the counters of cpr_mfu
         "differential": 0.0645,
         "buddy": 1.0625,  # the rows again, and their counters
+        "parity": 0.25,
     }
 
 

@@ -6,10 +6,12 @@ from typing import Any
 import torch
 
 from harness.cluster.local import LocalRanks
+from harness.cluster.parity import bits_of
 from harness.cluster.protocol import CopyShard, Request, Save
 from harness.cluster.server import RankServer
 from harness.config.model import Config
 from harness.core.events import Event, Finished, Saved
+from harness.core.plans import ParityGroups
 from harness.run.assemble import Parts
 from tests.runs import changed, run
 
@@ -114,3 +116,16 @@ def assert_replicas_are_whole() -> None:
         assert owner.pending_M is not None
         assert torch.equal(replica.pending_M, owner.pending_M)
         assert (replica.applied_step, replica.saved_counts) == (owner.applied_step, owner.saved_counts)
+
+
+def assert_parities_are_whole() -> None:
+    """Every parity of the last run is the XOR of its group's rows."""
+    held = {rank: server.parity for rank, server in MortalRanks.last.items() if server.parity is not None}
+    groups = ParityGroups(2, len(MortalRanks.last)).members
+    assert held.keys() == groups.keys()
+    for holder, parity in held.items():
+        expected_MX = torch.zeros_like(parity.bits_MX)
+        for member in groups[holder]:
+            rows_MX = MortalRanks.last[member].shard.rows_MD
+            expected_MX[: len(rows_MX)] ^= bits_of(rows_MX)
+        assert torch.equal(parity.bits_MX, expected_MX)

@@ -1,25 +1,35 @@
-"""Kinds of recovery that hold copies: the trainer's mirror of some rows, and replicas of whole shards."""
+"""Kinds of recovery: means of the survivors, the trainer's mirror of some rows, and replicas of whole shards."""
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from harness.cluster.local import LocalCluster
 from harness.cluster.protocol import Request, Restore, Save
 from harness.cluster.server import RankServer, RankSpec, num_copied_bytes
 from harness.config.model import Config
 from harness.core.events import Event, Finished, Recovered, Saved
+from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import MIRROR_INDEX_BYTES, Placement, budget_rows, num_mirrored
 from harness.core.plans import Rank
 from harness.core.seeds import generator
 from harness.core.shard import Shard
 from harness.core.trackers import MfuTracker, TrackerSpec
+from harness.recovery.means import fill_tables, sums_of_tables
 from harness.recovery.mirror import choose
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
-from tests.recovery.mortal_ranks import MortalRanks, assert_replicas_are_whole, outstanding, unsaved
+from tests.recovery.mortal_ranks import (
+    MortalRanks,
+    assert_parities_are_whole,
+    assert_replicas_are_whole,
+    outstanding,
+    unsaved,
+)
 from tests.runs import PRIORITY_R, changed, losses_of, run, saving_every
 
 SHARE = 0.03
@@ -154,6 +164,30 @@ def test_a_tracker_spends_its_budget_on_rows_that_are_not_mirrored() -> None:
         assert torch.equal(tracker.choose(table, 1), rows_K)
 
 
+# --- means ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("placement", ["row", "table"])
+def test_lost_rows_start_from_the_mean_of_the_survivors(placement: Literal["row", "table"]) -> None:
+    """Of each table, with the optimizer's initial state; from initial values where no survivor has a row of it."""
+    shards = [
+        Shard(Placement(placement, (30, 2, 9), 3), k, dim=4, seed=1, counts_updates=True, optimizer=OPTIMIZERS["adam"])
+        for k in range(3)
+    ]
+    for shard in shards:
+        shard.initialise(applied_step=0)
+        shard.rows_MD[:, 4:] = 7.0
+    lost, *survivors = shards
+    initial_MD = lost.values_MD.clone()
+    fill_tables(lost, sum((sums_of_tables(shard) for shard in survivors), torch.zeros(3, 5)), 7)
+    assert lost.applied_step == 7
+    assert not (lost.rows_MD[:, 4:] == 7.0).any()
+    for table in range(3):
+        span, rows_ND = lost.span(table), torch.cat([shard.values_MD[shard.span(table)] for shard in survivors])
+        expected_MD = rows_ND.mean(0).expand_as(lost.values_MD[span]) if len(rows_ND) else initial_MD[span]
+        assert torch.allclose(lost.values_MD[span], expected_MD)
+
+
 # --- replicas ---------------------------------------------------------------------------------------------------------
 
 
@@ -202,3 +236,39 @@ def test_bytes_of_replicas_are_pushes_and_copies(config: Config, tmp_path: Path)
     loaded = 4 * shards["ps1"].numel()
     assert failed.wire_bytes == failed.payload_bytes + loaded + failed.replica_bytes
     assert quiet.memory_bytes == max(num_copied_bytes(*shape, has_counts=True) for shape in shards.values())
+
+
+def test_bytes_of_a_parity_are_changes_and_the_shards_that_it_is_built_from(config: Config, tmp_path: Path) -> None:
+    """A restored shard counts as loaded as often as its group has ranks. A holder that died is built from its group."""
+    config = changed(small(config, tmp_path, "hour,rank\n"), strategy__name="parity", strategy__interval_samples=None)
+    quiet, _ = run(config, tmp_path / "quiet", Parts(make_ranks=MortalRanks))
+    sizes = {rank: 4 * server.shard.rows_MD.numel() for rank, server in MortalRanks.last.items()}
+    assert quiet.memory_bytes == max(sizes.values())
+    assert quiet.replica_bytes is not None
+    for dead, built in (("ps1", []), ("ps0", ["ps2", "ps3"])):  # groups ps0 and ps1, ps2 and ps3
+        (tmp_path / "trace.csv").write_text(f"hour,rank\n20,{dead}\n")
+        failed, events = run(config, tmp_path / dead, Parts(make_ranks=MortalRanks))
+        assert failed.replica_bytes == quiet.replica_bytes + sum(sizes[rank] for rank in built)
+        assert [event.load_bytes for event in events if isinstance(event, Recovered)] == [2 * sizes[dead]]
+        assert failed.digests == quiet.digests
+        assert outstanding(events) == unsaved()
+        assert_parities_are_whole()
+
+
+def test_changes_that_were_not_sent_reach_the_parity_before_it_is_read(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On engine ``rpc`` no request of a step is sent if its world cannot be formed, as a rank has died."""
+    real = LocalCluster.start
+    has_lost = lambda cluster: bool(cluster._ranks.members.lost)  # noqa: E731 - of the cluster that is changed
+    monkeypatch.setattr(LocalCluster, "start", lambda self, asked: (asked, {}) if has_lost(self) else real(self, asked))
+    trace = "hour,rank,phase\n20,ps1,forward\n30,ps3,forward\n40,ps0,forward\n"
+    config = changed(small(config, tmp_path, trace), strategy__name="parity", strategy__interval_samples=None)
+    failed, events = run(config, tmp_path / "failed", Parts(make_ranks=MortalRanks))
+    assert [event.kinds for event in events if isinstance(event, Recovered)] == [
+        {"ps1": "parity"},
+        {"ps3": "parity"},
+        {"ps0": "parity"},
+    ]
+    assert_parities_are_whole()
+    assert failed.digests == run(changed(config, trace__path=None), tmp_path / "quiet")[0].digests

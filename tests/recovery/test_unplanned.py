@@ -5,7 +5,17 @@ from typing import Any
 
 import pytest
 
-from harness.cluster.protocol import CopyShard, Exchange, Initialise, OnShard, ReadShard, Restore, Save
+from harness.cluster.protocol import (
+    BuildParity,
+    CopyShard,
+    Exchange,
+    Initialise,
+    OnShard,
+    ReadShard,
+    Restore,
+    RestoreFromParity,
+    Save,
+)
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished, Recovered
@@ -18,6 +28,7 @@ from tests.recovery.mortal_ranks import (
     FillReplica,
     Finish,
     MortalRanks,
+    assert_parities_are_whole,
     assert_replicas_are_whole,
     outstanding,
     run_mortal,
@@ -44,15 +55,26 @@ IN_A_SAVE: dict[str, Doom] = {
     "finish": {("ps1", 2, Finish): "before", ("ps2", 3, Finish): "after"},
 }
 DOOMS = {**IN_A_STEP, **IN_A_SAVE}
-OF_BUDDIES: dict[str, Doom] = {
-    "in two restores": {
+INSTEAD: dict[tuple[str, str], Doom] = {
+    ("buddy", "in two restores"): {
         ("ps1", 8, Exchange): "before",
         ("ps1", 1, CopyShard): "after",
         ("ps3", 14, Exchange): "before",
         ("ps3", 1, FillReplica): "after",
     },
+    ("parity", "in two restores"): {
+        ("ps1", 8, Exchange): "before",
+        ("ps1", 1, RestoreFromParity): "after",
+        ("ps2", 14, Exchange): "before",
+        ("ps2", 1, BuildParity): "after",
+    },
+    ("parity", "next to a save"): {
+        ("ps1", 8, Exchange): "before",
+        ("ps3", 9, Exchange): "after",
+        ("ps1", 14, Exchange): "after",
+    },
 }
-"""What a rank that comes back from a replica is asked instead."""
+"""Dooms of strategies whose ranks are asked otherwise, or in which too many of a group would die at once."""
 
 STRATEGIES: dict[str, dict[str, Any]] = {
     "full": {},
@@ -63,6 +85,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "cpr_mirror-whole": {"share": 1.0},
     "differential": {},
     "buddy": {},
+    "parity": {},
 }
 SETTINGS = {
     "strategy": tuple(STRATEGIES),
@@ -84,7 +107,7 @@ def is_exact(row: Row) -> bool:
     match row["strategy"]:
         case "full" | "differential":
             return True
-        case "buddy" | "cpr_mirror-whole":
+        case "buddy" | "parity" | "cpr_mirror-whole":
             return row["cache"] != "stale"
         case "partial-each-step":
             return (row["cache"], row["save"]) == ("none", "sync") and row["doom"] in IN_A_STEP
@@ -113,7 +136,7 @@ def test_a_death_at_any_moment_loses_what_its_strategy_may_lose(
     config = changed(saving_every(config, 36), **STALE, cache__lookahead=8)
     options = {f"strategy__{key}": value for key, value in STRATEGIES[row["strategy"]].items()}
     config = changed(config, cache__mode=row["cache"], **options)
-    doom = (OF_BUDDIES if name == "buddy" else {}).get(row["doom"], DOOMS[row["doom"]])
+    doom = INSTEAD.get((name, row["doom"]), DOOMS[row["doom"]])
     finished = run_mortal(config, tmp_path / "run", doom)
     assert finished.num_unplanned >= 1
     assert finished.applied_updates == NUM_UPDATES
@@ -124,6 +147,8 @@ def test_a_death_at_any_moment_loses_what_its_strategy_may_lose(
     assert skipped == []
     if name == "buddy":
         assert_replicas_are_whole()
+    if name == "parity":
+        assert_parities_are_whole()
     if is_exact(row):
         expected = calm[row["cache"] == "stale"]
         assert (finished.digests, finished.auc) == (expected.digests, expected.auc)
@@ -171,6 +196,30 @@ def test_a_buddy_that_dies_during_a_recovery_belongs_to_the_failure(config: Conf
     assert finished.pls > 0
     assert outstanding(events) == unsaved()
     assert_replicas_are_whole()
+
+
+@pytest.mark.parametrize(
+    ("doom", "kinds"),
+    [
+        ({("ps1", 20, Exchange): "before", ("ps0", 1, ReadShard): "before"}, {"ps0", "ps1"}),  # of its group
+        ({("ps1", 20, Exchange): "before", ("ps2", 1, ReadShard): "before"}, {"ps1"}),  # the holder of its parity
+        ({("ps2", 20, Exchange): "before", ("ps1", 1, ReadShard): "before"}, {"ps1"}),  # a rank of the holder's parity
+        ({("ps2", 20, Exchange): "before", ("ps3", 1, ReadShard): "after"}, {"ps2", "ps3"}),
+    ],
+    ids=["group", "holder", "held", "after"],
+)
+def test_a_rank_whose_shard_or_parity_is_read_belongs_to_the_failure(
+    config: Config, tmp_path: Path, doom: Doom, kinds: set[str]
+) -> None:
+    """Ranks ``kinds`` are restored from the checkpoint, and the others from their parity, which is whole afterwards."""
+    config = changed(config, strategy__name="parity", strategy__interval_samples=36, data__max_train_samples=100)
+    finished = run_mortal(config, tmp_path / "mortal", doom)
+    events = read_events(tmp_path / "mortal" / "events.jsonl")
+    (recovered,) = (event for event in events if isinstance(event, Recovered))
+    assert {rank for rank, kind in recovered.kinds.items() if kind == "checkpoint"} == kinds
+    assert finished.pls > 0
+    assert outstanding(events) == unsaved()
+    assert_parities_are_whole()
 
 
 @pytest.mark.parametrize("number", [11, 12], ids=["lookup", "push"])

@@ -59,6 +59,7 @@ EXCLUDED: tuple[tuple[Row, str], ...] = (
     ({"trace": "trainers", "cache": "stale"}, "cache.mode: expected none or lookahead with a trace that kills all"),
     ({"trace": "trainers", "cache": "stale0"}, "cache.mode: expected none or lookahead with a trace that kills all"),
     ({"trace": "wall", "save": "async"}, "trace.clock: expected samples with save.mode=async"),
+    ({"trace": "shrink", "strategy": "parity"}, "cluster.on_loss: expected replace for strategy parity, got shrink"),
     ({"trace": "shrink", "spares": "1"}, "cluster.spares: expected 0 with cluster.on_loss=shrink, got 1"),
     *(
         (
@@ -87,11 +88,13 @@ EXCLUDED: tuple[tuple[Row, str], ...] = (
 """Settings that the configuration refuses together, and how its line begins."""
 
 OTHER: dict[str, dict[str, Any]] = {
+    "never_save": {"start": "mean"},
     "partial": {"interval_samples": 4},  # each step
     "cpr_mirror": {"share": 1.0},
     "differential": {"recovery": "partial", "bits": 8},
     "cpr_vanilla": {"interval_samples": None, "pls_target": 1e-4},  # acts as full
     "buddy": {"interval_samples": None},
+    "parity": {"interval_samples": None, "group_size": 1},
     **{name: {"untracked": "interval"} for name in ("cpr_mfu", "cpr_random", "cpr_ssu")},
 }
 """Options of a strategy under ``options: other``."""
@@ -201,8 +204,8 @@ def is_exact(row: Row) -> bool:
         return False  # copies go out at each notice
     if strategy in ("none", "full") or (strategy, options) in (("differential", "default"), ("cpr_vanilla", "other")):
         return True
-    if strategy == "buddy":
-        return row["trace"] != "trainers"
+    if strategy in ("buddy", "parity"):  # in a phase a rank may die together with one of its group
+        return row["trace"] in (("deaths", "phases", "wall") if strategy == "buddy" else ("deaths", "wall"))
     is_kept = (strategy, options) == ("partial", "other") or (strategy, options) == ("cpr_mirror", "other")
     return is_kept and row["trace"] in ("deaths", "wall", "shrink") and row["restore"] == "with_rows"
 

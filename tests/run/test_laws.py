@@ -45,7 +45,7 @@ PRICED = {
 
 
 NAMES = [name for name in STRATEGIES if name != "none"]
-CHARGED = [*((name, {}) for name in NAMES), *((name, PRICED) for name in ("partial", "cpr_mirror"))]
+CHARGED = [*((name, {}) for name in NAMES), *((name, PRICED) for name in ("partial", "cpr_mirror", "parity"))]
 
 
 @pytest.mark.parametrize(("name", "prices"), CHARGED, ids=lambda each: each if isinstance(each, str) else len(each))
@@ -98,7 +98,8 @@ def test_a_long_notice_makes_a_death_harmless(config: Config, tmp_path: Path, na
     assert outcome(found) == outcome(calm)
     assert (found.num_failures, found.pls, found.lost_updates or 0) == (4, 0.0, 0)
     kinds = [kind for event in events if isinstance(event, Recovered) for kind in event.kinds.values()]
-    assert {*kinds} == ({"replica"} if name == "buddy" else {"handover" if on_notice == "handover" else "notice"})
+    own = {"buddy": "replica", "parity": "parity"}.get(name)  # which loses nothing either
+    assert {*kinds} == {own or {"handover": "handover", "save": "notice"}[on_notice]}
     run_spec = RunSpec(config)
     simulated = simulate(run_spec.strategy, job_of(config), run_spec.planned_faults)
     hours = simulated.load_h, simulated.lost_h, simulated.reschedule_h, simulated.pls

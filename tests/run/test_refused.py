@@ -42,6 +42,11 @@ REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({"cache__mode": "stale", "trace__trainers_die": True}, "10,ps1,,", f"{NO_CACHE}trace.trainers_die=true"),
     ({**TWO, "trainer__backend": "torch"}, "", "cluster.num_trainers: expected 1 with backend torch on cpu, got 2"),
     # ranks and their network
+    (
+        {"strategy__name": "parity", "strategy__group_size": 4},
+        "",
+        "strategy.group_size: expected less than cluster.num_ps (4), got 4; a parity is held outside of its group",
+    ),
     ({"strategy__name": "buddy", "cluster__num_ps": 1}, "", "strategy.name: buddy needs cluster.num_ps >= 2, got 1"),
     ({"engine": "rpc", "cluster__interface": "eth9", "cluster__network": "open"}, "", "cluster.interface: unknown"),
     *(

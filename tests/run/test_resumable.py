@@ -10,7 +10,7 @@ from harness.core.strategies import STRATEGIES
 from tests.runs import changed, run, saving_every
 
 REBUILT: dict[str, set[str]] = {
-    "Accounting": {"count_updates", "bytes_full", "shard_bytes", "memory_bytes"},
+    "Accounting": {"count_updates", "bytes_full", "shard_bytes", "groups", "memory_bytes"},
     "Boundaries": {"run_spec", "faults", "progress", "overhead_h", "strikes", "at_boundaries"},
     "ChangedTracker": {"shard", "spans"},
     "Checkpoint": {"run", "uploaded"},
@@ -46,9 +46,11 @@ REBUILT: dict[str, set[str]] = {
         *("run", "ask", "supervisor", "injections", "checkpointer", "accounting"),
     },
     "OverheadLedger": {"costs"},
+    "Parity": {"make_shard", "num_rows"},
+    "ParityRecovery": {"run", "uploaded", "groups", "unanswered"},  # all are answered
     "PlsLedger": {"weights", "total_samples", "counts_restores"},
     "RandomTracker": {"shard", "r", "pool"},
-    "RankServer": {"rank", "reach", "fsync", "store", "saver", "initial"},
+    "RankServer": {"rank", "reach", "fsync", "store", "saver", "initial", "tells_changes"},
     "Recency": set(),
     "Replica": {"owner", "tracked"},
     "Recoveries": {"ranks"},

@@ -85,7 +85,7 @@ FAULT_TURNS = (
 
 _STRATEGIES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "none": {},
-    "never_save": {},
+    "never_save": {"start": ("initial", "mean")},
     "full": {},
     "partial": {},
     "cpr_vanilla": {},
@@ -97,9 +97,10 @@ _STRATEGIES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "cpr_mirror": {"share": (0.01, 0.1)},
     "differential": {"bits": (32, 8, 4, 2), "recovery": ("full", "partial")},
     "buddy": {},
+    "parity": {"group_size": (None, 1)},
 }
 """Every strategy, and values of its options."""
-_SAVES_ONCE = ("none", "never_save", "buddy")
+_SAVES_ONCE = ("none", "never_save", "buddy", "parity")
 _NEEDS_SAVES = ("save", "manifest")  # phases of faults that come only if the strategy saves after the start
 _MAY_END_A_PAIR = ("restore", "regroup")  # phases of faults in which a rank may die together with its replica
 
