@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import ConfigError, RunFailed, StoreError
-from harness.core.events import BUCKETS
+from harness.core.events import BUCKETS, STALLS
 from harness.files import make_folder, read_json, write_text
 from harness.wandb.facts import RunFacts
 from harness.wandb.server import WandbError, default_entity, server_problem, server_url, within
@@ -183,7 +183,7 @@ def _sections(ids: Sequence[str]) -> list[Any]:
         ],
         "Stall and recovery latency (measured)": [
             bars("Stall, seconds", "measured_stall_s"),
-            bars("Stall by bucket, seconds", *(f"measured_{bucket}_s" for bucket in BUCKETS)),
+            bars("Stall by bucket, seconds", *(f"measured_{bucket}_s" for bucket in STALLS)),
             bars("Recovery latency, seconds", "recovery_latency_s", "max_recovery_latency_s"),
         ],
     }

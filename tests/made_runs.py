@@ -139,7 +139,7 @@ class _Walk:
         self.planned_kills = dict(planned_kills)
         self.costs = job_costs(config, TOTAL_SAMPLES)
         self.strategy = make_strategy(config.strategy, self.costs)
-        self.overhead = OverheadLedger(self.costs)
+        self.overhead = OverheadLedger(self.costs, self.strategy.step_parts)
         weights = {ps_rank(k): 1 / config.num_ps for k in range(config.num_ps)}
         self.pls = PlsLedger(weights, TOTAL_SAMPLES, config.metrics.pls_since)
         self.saved_step: int | None = None
@@ -203,6 +203,7 @@ class _Walk:
             interval_fallback=interval.fallback,
             interval_overridden=interval.overridden,
             tracker=self.strategy.tracker,
+            step_parts=[*self.strategy.step_parts],
             tracked_tables=[2, 3],
             num_rows=10_000,
             num_tracked_rows=9_950,
@@ -242,6 +243,7 @@ class _Walk:
             closes_interval=plan.closes_interval,
             charged=charged,
             payload_bytes=payload,
+            slowest_bytes=payload,
             num_rows=100,
             persisted_updates=persisted,
             persisted_tracked=persisted // 2,
@@ -327,6 +329,7 @@ class _Walk:
             load_h=self.overhead.load_h,
             lost_h=self.overhead.lost_h,
             reschedule_h=self.overhead.reschedule_h,
+            steps_h=self.overhead.steps_h,
             overhead_frac=self.overhead.overhead_frac,
             node_h=self.overhead.node_h,
             wire_bytes=self.overhead.payload_bytes + self.overhead.load_bytes,

@@ -11,7 +11,7 @@ from analysis.figures.data import SMALL, Data, frame_of, joined, legend, loss_la
 from analysis.figures.look import PAPER, THEMES, colour
 from analysis.load import Frame
 from analysis.stats import BASELINE, Block, Line, numbers, verdicts
-from harness.core.events import BUCKETS
+from harness.core.events import BUCKETS, STALLS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,6 +69,7 @@ _BUCKETS = {
     "load": ("partial", "//"),
     "lost": ("never_save", ""),
     "reschedule": ("cpr_vanilla", "\\\\"),
+    "steps": ("cpr_mfu", "xx"),
 }
 """(role of the colour, hatch) of each bucket of the overhead."""
 
@@ -126,14 +127,16 @@ def _pairs(line: Line) -> Frame:
 def _overhead_bars(axes: "Axes", block: Block, _data: Data) -> None:
     lines = [*others(block)][::-1]
     left = [0.0] * len(lines)
-    for bucket in BUCKETS:
+    for bucket in BUCKETS if any(line.mean("steps_frac") for line in lines) else STALLS:
         widths = [100 * line.mean(f"{bucket}_frac") for line in lines]
         role, hatch = _BUCKETS[bucket]
         look: dict[str, Any] = {"color": THEMES[role][0], "hatch": hatch, "edgecolor": THEMES[PAPER][0], "height": 0.65}
         axes.barh(range(len(lines)), widths, left=left, label=bucket, **look)
         left = [start + width for start, width in zip(left, widths, strict=True)]
-    for place, total in enumerate(left):
-        axes.annotate(f"{total:.2f}", (total, place), (4, 0), textcoords="offset points", va="center", fontsize=SMALL)
+    for place, (line, total) in enumerate(zip(lines, left, strict=True)):
+        more = " + ?" if line.estimate("overhead_frac") is None else ""
+        look = {"textcoords": "offset points", "va": "center", "fontsize": SMALL}
+        axes.annotate(f"{total:.2f}{more}", (total, place), (4, 0), **look)
     axes.set_yticks(range(len(lines)), [line.label for line in lines])
     axes.set_xlim(0, max([*left, 0.01]) * 1.18)
     axes.set_xlabel("emulated overhead, % of job time")

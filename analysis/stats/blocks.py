@@ -362,7 +362,7 @@ class Verdict:
     """
 
     line: Line
-    overhead_frac: float
+    overhead_frac: float  # NaN: unknown
     loss: Estimate
     margin: float
     measure: Measure
@@ -418,7 +418,7 @@ def verdicts_of(blocks: Sequence[Block], margin: float | None = None) -> list[li
     """
     found = [
         [
-            Verdict(line, line.mean("overhead_frac"), line.loss, limit, block.measure, "open", None, False)
+            Verdict(line, _overhead(line), line.loss, limit, block.measure, "open", None, False)
             for line in block.lines
             if line.strategy != BASELINE and line.loss is not None
         ]
@@ -430,7 +430,16 @@ def verdicts_of(blocks: Sequence[Block], margin: float | None = None) -> list[li
         [replace(each, verdict="equal by construction") if each.line.is_equal else next(tested) for each in own]
         for own in found
     ]
-    return [sorted(_with_front(own), key=lambda each: (each.overhead_frac, each.strategy)) for own in judged]
+    return [sorted(_with_front(own), key=_order) for own in judged]
+
+
+def _order(verdict: Verdict) -> tuple[bool, float, str]:
+    is_unknown = math.isnan(verdict.overhead_frac)
+    return is_unknown, 0.0 if is_unknown else verdict.overhead_frac, verdict.strategy
+
+
+def _overhead(line: Line) -> float:
+    return math.nan if (found := line.estimate("overhead_frac")) is None else found.mean
 
 
 def _tested(found: Sequence[Verdict]) -> Iterator[Verdict]:
@@ -451,7 +460,8 @@ def _tested(found: Sequence[Verdict]) -> Iterator[Verdict]:
 def _with_front(found: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts, with ``on_front`` set for those on the Pareto front of overhead and loss, over the shared pairs."""
     lines = [each.line.shared for each in found]
-    points = [line and line.loss and (line.mean("overhead_frac"), line.loss.mean) for line in lines]
+    points = [line and line.loss and (_overhead(line), line.loss.mean) for line in lines]
+    points = [None if point is None or math.isnan(point[0]) else point for point in points]
     known = [point for point in points if point]
     return [
         replace(each, on_front=bool(point) and not any(dominates(other, point) for other in known))

@@ -29,7 +29,7 @@ from analysis.stats import (
     sample_equivalent,
     verdicts_of,
 )
-from analysis.tables.builder import Heading, Shown, counted, rich_table, show_interval
+from analysis.tables.builder import UNKNOWN, Heading, Shown, counted, rich_table, show_interval
 from analysis.tables.strategies import DROP_NOTE, comparable, has_shared
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _rows(block: Block, found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
         yield (
             each.label,
             str(each.loss.num),
-            f"{100 * each.overhead_frac:.2f}",
+            _overhead(each) or UNKNOWN,
             loss,
             *([("0" if each.line.is_equal else shared)] if has_shared(block) else []),
             _FRONT if each.on_front else "",
@@ -140,13 +140,19 @@ def _answer(found: Sequence[Verdict]) -> Iterator[str]:
     yield f"Shown over {_sample_text(most)}: {'; '.join(parts)}."
 
 
+def _overhead(each: Verdict) -> str:
+    """The overhead in %; empty if it is unknown."""
+    return "" if math.isnan(each.overhead_frac) else f"{100 * each.overhead_frac:.2f}"
+
+
 def _with_costs(found: Sequence[Verdict], most: tuple[int, int]) -> str:
     """Strategies with their overhead, and their seeds and traces unless these are ``most``."""
     texts: list[str] = []
     for each in found:
         own, job = _sample(each.line), "" if texts else " of the job"
         sample = "" if own in (None, most) else f"; {_sample_text(own)}"
-        texts.append(f"{each.label} ({100 * each.overhead_frac:.2f} %{job}{sample})")
+        cost = f"{percent} %{job}" if (percent := _overhead(each)) else "unknown overhead"
+        texts.append(f"{each.label} ({cost}{sample})")
     return ", ".join(texts)
 
 

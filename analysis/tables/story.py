@@ -270,12 +270,14 @@ def _results(events: Sequence[Event]) -> Iterator[str]:
             f"{1e3 * (drops[name] or 0.0):+.3f}".replace("-", "−") for name in ("drop", "drop_mean", "drop_last")
         )
         yield f"drop of AUC at failures, 10⁻³: {total} in all, {mean} a failure, {last} at the last"
-    hours = ", ".join(f"{bucket} {getattr(finished, f'{bucket}_h'):.3f} h" for bucket in BUCKETS)
-    yield f"emulated overhead {finished.overhead_frac:.3%} of the job: {hours}; {finished.num_saves} saves"
+    known = {bucket: hours for bucket in BUCKETS if (hours := getattr(finished, f"{bucket}_h")) is not None}
+    hours = ", ".join(f"{bucket} {value:.3f} h" for bucket, value in known.items())
+    total = UNKNOWN if finished.overhead_frac is None else f"{finished.overhead_frac:.3%} of the job"
+    yield f"emulated overhead {total}: {hours}; {finished.num_saves} saves"
     if finished.node_h is not None:
         sent_mb = (finished.wire_bytes or 0) / 1e6
         yield f"resources: {finished.node_h:.3f} node-hours; {sent_mb:,.1f} MB sent by saves and loads"
-    if finished.overhead_frac > 1:
+    if (finished.overhead_frac or 0.0) > 1:
         yield MORE_THAN_THE_JOB
     if finished.recovered_updates:
         yield f"updates recovered from the trainer's mirror, lost without it: {finished.recovered_updates:,}"

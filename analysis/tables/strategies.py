@@ -44,7 +44,7 @@ from analysis.tables.builder import (
     show_mean,
 )
 from harness.core.errors import UserError
-from harness.core.events import BUCKETS
+from harness.core.events import BUCKETS, STALLS
 from harness.core.operators import BADPUT, OTHER_BADPUT, WORDS
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ MORE_THAN_THE_JOB = (
     "† The profile's overhead is longer than the job itself, which no real job would accept. See "
     "strategy.interval_samples, the profile and the trace."
 )
+_STEPS = "Steps: what every step pays for trackers, replicas and mirrors; a dash, and so no total, if it has no price."
 _DENSE = "Dense network: samples that it lacks, of all, where all trainers died at once."
 DROP_NOTE = (
     "Drop of AUC at failures: the AUC right before each failure less that right after the recovery, on the same test "
@@ -281,8 +282,9 @@ COLUMNS = (
     _lost(title="updates, tracked", short="tracked\nlost %", of="update_pls_tracked", key="tracked"),
     *(
         _emulated(title=bucket, short=f"{short}\n%", of=f"{bucket}_frac")
-        for bucket, short in zip(BUCKETS, ("save", "load", "lost", "resch."), strict=True)
+        for bucket, short in zip(STALLS, ("save", "load", "lost", "resch."), strict=True)
     ),
+    _emulated(title="steps", short="steps\n%", of="steps_frac", where=partial(_is_known, "steps_frac"), note=_STEPS),
     _emulated(title="total", short="total\n%", is_key=True, of="overhead_frac", show=_total, order=1),
     Column(title="written, MB", short="written\nMB", of="payload_bytes", scale=1e-6, digits=1, key="written", order=2),
     Column(title="stall, s", short="stall\ns", group="measured", of="stall_s", key="stall"),

@@ -98,7 +98,9 @@ def _overhead(job: Job, drawn: Drawn, config: Config) -> float:
     ranks_E = rng.integers(job.costs.num_ps, size=len(hours))
     strategy = make_strategy(config.strategy, job.costs)
     kills = planned_kills_at(np.array(hours), ranks_E, job)
-    return simulate(strategy, job, kills, due_saves(strategy, job)).overhead_frac
+    overhead_frac = simulate(strategy, job, kills, due_saves(strategy, job)).overhead_frac
+    assert overhead_frac is not None, "its steps are not priced"
+    return overhead_frac
 
 
 def scale_of(jobs: Sequence[Drawn], *, length_h: float, sigma: float) -> float:

@@ -32,6 +32,7 @@ from harness.traces.trace import Trace
 
 _LARGE = ("terabyte", "mlperf")
 _COLUMNS = ["strategy", "save every", "overhead", "5–95 %", "save", "load", "lost", "resch.", "PLS", "5–95 %", "memory"]
+_UNKNOWN = "–"
 
 
 def plan(options: argparse.Namespace) -> None:
@@ -56,10 +57,12 @@ def plan(options: argparse.Namespace) -> None:
         return
     clocked = ", on the wall clock" * (job.clock == "wall")
     title = f"{options.simulate:,} traces ({law.name}{clocked}), means with 95 % confidence intervals, % of the job"
-    headings = (Column(name, justify="right" if place else "left") for place, name in enumerate(_COLUMNS))
+    names = [*_COLUMNS[:8], *(["steps"] if costs.step_frac is not None else []), *_COLUMNS[8:]]
+    headings = (Column(name, justify="right" if place else "left") for place, name in enumerate(names))
     table = Table(*headings, title=title, title_justify="left", box=None)
     for spread in spreads:
-        table.add_row(*_row(spread, memory_bytes(configs[spread.name], costs, cardinalities)))
+        memory = memory_bytes(configs[spread.name], costs, cardinalities)
+        table.add_row(*_row(spread, memory, has_steps="steps" in names))
     console.show(table)
     console.say(_decision(spreads))
     console.say("priority and differential saves are charged as the largest possible, cpr_mirror without its uploads")
@@ -67,13 +70,15 @@ def plan(options: argparse.Namespace) -> None:
         console.say("on notice a rank is charged as if all its rows had updates that are not saved")
 
 
-def _row(spread: Spread, memory: int | None) -> Iterator[str]:
+def _row(spread: Spread, memory: int | None, *, has_steps: bool) -> Iterator[str]:
     overhead, pls = spread.overhead, spread.pls
     yield spread.name
     yield "never" if spread.interval_h is None else f"{spread.interval_h:.3g} h"
-    yield f"{overhead.mean:.3%} ±{1.96 * overhead.error:.3%}"
-    yield f"{overhead.low:.3%}–{overhead.high:.3%}"
-    yield from (f"{mean:.2%}" for mean in spread.buckets)
+    is_known = not math.isnan(overhead.mean)
+    yield f"{overhead.mean:.3%} ±{1.96 * overhead.error:.3%}" if is_known else _UNKNOWN
+    yield f"{overhead.low:.3%}–{overhead.high:.3%}" if is_known else _UNKNOWN
+    buckets = spread.buckets if has_steps else spread.buckets[:-1]
+    yield from (_UNKNOWN if math.isnan(mean) else f"{mean:.2%}" for mean in buckets)
     yield f"{pls.mean:.4f} ±{1.96 * pls.error:.4f}"
     yield f"{pls.low:.4f}–{pls.high:.4f}"
     yield "?" if memory is None else f"{memory / 1e6:,.1f} MB"
@@ -186,6 +191,8 @@ def _prices(costs: Costs) -> Iterator[str]:
     """Phrases on the cost rules that differ from the default."""
     if costs.load == "by_bytes":
         yield "loads by bytes"
+    if costs.io_bound != "storage":
+        yield f"saves and loads bound by {'links' if costs.io_bound == 'link' else 'links or storage'}"
     if costs.o_save_fixed_h:
         yield f"{_minutes(costs.o_save_fixed_h)} more a save"
     if costs.snapshot_frac is not None:

@@ -134,4 +134,5 @@ def _outcome_text(outcome: Outcome) -> str:
     if finished is None:
         return f"{slug}  FAILED after {outcome.seconds:.1f} s: {outcome.error}"
     auc = "unknown" if finished.auc is None else f"{finished.auc:.4f}"
-    return f"{slug}  {outcome.seconds:.1f} s  AUC {auc}  PLS {finished.pls:.4f}  overhead {finished.overhead_frac:.2%}"
+    overhead = "unknown" if finished.overhead_frac is None else f"{finished.overhead_frac:.2%}"
+    return f"{slug}  {outcome.seconds:.1f} s  AUC {auc}  PLS {finished.pls:.4f}  overhead {overhead}"

@@ -33,6 +33,7 @@ def refuse_combinations(config: Config, strategy: Strategy) -> None:
             f"cluster.on_notice: expected none with trace.inject=wall, got {config.cluster.on_notice}; no rank is told "
             "of a kill at a second"
         )
+    _refuse_unpriced_steps(config, strategy)
     cluster, progress_s = config.cluster, config.trainer.progress_timeout_s
     if progress_s is not None and progress_s <= (wait_s := 2 * cluster.rpc_timeout_s + cluster.join_timeout_s):
         raise ConfigError(
@@ -83,3 +84,23 @@ def _refuse_with_shrink(config: Config) -> None:
         if value != expected:
             wanted, got = (str(each).lower() for each in (expected, value))
             raise ConfigError(f"{key}: expected {wanted} with cluster.on_loss=shrink, got {got}; {why}")
+
+
+def _refuse_unpriced_steps(config: Config, strategy: Strategy) -> None:
+    """Raise ConfigError if charges depend on the hour of the wall clock, and the length of a step is unknown."""
+    prices, needs = config.profile.step_frac, _needs_hours(config)
+    missing = [] if prices is None or needs is None else [part for part in strategy.step_parts if part not in prices]
+    if missing:
+        raise ConfigError(
+            f"profile.step_frac: expected a price of {', '.join(missing)} with strategy {config.strategy.name} and "
+            f"{needs}, got none; charges then depend on the hours that steps take"
+        )
+
+
+def _needs_hours(config: Config) -> str | None:
+    """The key by which charges depend on the hour of the wall clock; None if they do not."""
+    if config.trace.clock == "wall":
+        return "trace.clock=wall"
+    if config.save.mode == "async" and config.profile.snapshot_gbps is not None:
+        return "save.mode=async"
+    return "cluster.spares" if config.cluster.spares and config.profile.spare_o_res_h is not None else None

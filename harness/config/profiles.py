@@ -1,12 +1,13 @@
 """Constants of emulated clusters, in hours; the source of each number is noted beside it."""
 
+import math
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from harness.config.bases import Named
 from harness.config.words import STRICT
-from harness.core.plans import LoadPrice
+from harness.core.plans import IoBound, LoadPrice
 
 MAX_PS = 1_000
 """Maximum number of PS ranks: with engine `rpc` each is a process that answers the trainer in every step."""
@@ -40,6 +41,12 @@ class Profile(BaseModel):
     """Cost of the load after a failure. `whole`: O_load, whatever is read (reconstructed: docs/CPR.md). `by_bytes`:
         O_load * (bytes read) / bytes_full: a rollback reads everything, partial recovery the rows of the dead shards,
         and a reset to initial values nothing."""
+    io_bound: IoBound = "storage"
+    """What bounds a save, and a load by bytes. `storage`: the bytes of all ranks, which share the storage. `link`:
+        those of the rank that moves most, over its own link. `both`: whatever takes longer. A full save of even shards
+        costs O_save with each."""
+    storage_links: Annotated[float, Field(gt=0)] | None = None
+    """Bandwidth of the storage, in links of one rank, for `io_bound: both`."""
     o_save_fixed_h: Annotated[float, Field(ge=0)] = 0.0
     """Hours that every save costs besides those of its bytes."""
     spare_o_res_h: Annotated[float, Field(ge=0)] | None = None
@@ -49,9 +56,15 @@ class Profile(BaseModel):
         That steps take longer on fewer nodes is not priced."""
     detect_h: Annotated[float, Field(ge=0)] = 0.0
     """Hours until a rank that hangs (`fault` of a trace) is given up; rescheduling begins then."""
+    detect_death_h: Annotated[float, Field(ge=0)] = 0.0
+    """Hours until the death of a process is noticed; rescheduling begins then. Of a failure in which a rank hangs too,
+        the longer of both counts."""
     trainer_load: bool = False
     """Whether the death of trainers, while one lives, is charged a load besides rescheduling (reconstructed:
         docs/CPR.md): they read no checkpoint."""
+    step_frac: dict[str, float] | None = None
+    """What every step pays for fault tolerance, as fractions of a step's time: by tracker (`mfu`, `ssu`, …), and for
+        `replica` and `mirror`. With a part that is not named, the strategy's overhead is unknown. null: not priced."""
     network_gbps: Annotated[float, Field(gt=0)] | None = None
     """Bandwidth of a node's link, Gbit/s, at which a save takes O_save to be written; used with `snapshot_gbps`."""
     snapshot_gbps: Annotated[float, Field(gt=0)] | None = None
@@ -91,6 +104,15 @@ _PRICES = {
     "snapshot_gbps": 80.0,  # assumed: 10 GB/s, one copy from memory to memory of a server
 }
 
+# What this package costs at Criteo Kaggle's size, eight PS ranks (docs/CPR.md, "Prices").
+_MEASURED = {
+    "o_save_h": 0.8 * _CPR56.o_save_h,  # derived: with the fixed part a full save costs O_save, as published
+    "o_save_fixed_h": 0.2 * _CPR56.o_save_h,  # measured: about 20 % of a full save of 0.5 GB
+    "detect_death_h": 0.016 / 3600,  # measured: a process on the same machine (docs/PERFORMANCE.md)
+    # Measured, summed over eight ranks: touching and choosing rows. Other trackers, replicas and the mirror: unknown.
+    "step_frac": {"mfu": 0.031, "ssu": 0.020, "mass": 0.058},
+}
+
 PROFILES: dict[str, Profile] = {
     "cpr56": _CPR56,
     "poster50": _POSTER50,
@@ -98,6 +120,8 @@ PROFILES: dict[str, Profile] = {
     "cpr56_priced": _CPR56.model_copy(update={"name": "cpr56_priced", "num_trainers": 8, **_PRICES}),
     # 20 trainers in CPR's production-scale test [read].
     "poster50_priced": _POSTER50.model_copy(update={"name": "poster50_priced", "num_trainers": 20, **_PRICES}),
+    "cpr56_measured": _CPR56.model_copy(update={"name": "cpr56_measured", **_MEASURED}),
+    "poster50_measured": _POSTER50.model_copy(update={"name": "poster50_measured", **_MEASURED}),
     # Made up so that strategies differ in a short run: 10 failures, an interval of 0.08 of the job. Costs as cpr56.
     "busy": _CPR56.model_copy(update={"name": "busy", "mtbf_h": 5.6, "num_ps": 4}),
     # MTBF and ranks per failure of the trace; all other constants as cpr56.
@@ -116,6 +140,14 @@ def _merged(base: str, changed: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(
             "snapshot_gbps: expected profile.network_gbps too, got null; a snapshot is priced by their ratio"
         )
+    bound, links = merged["io_bound"], merged["storage_links"]
+    if (bound == "both") != (links is not None):
+        wanted, got = ("a number", "null") if links is None else ("null", links)
+        raise ValueError(f"storage_links: expected {wanted} with profile.io_bound={bound}, got {got}")
+    given = merged["step_frac"]
+    for part, frac in given.items() if isinstance(given, dict) else ():
+        if not isinstance(frac, int | float) or not 0 <= frac < math.inf:
+            raise ValueError(f"step_frac: {part}: expected a fraction of a step's time >= 0, got {frac!r}")
     return merged
 
 

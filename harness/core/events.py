@@ -17,8 +17,11 @@ from harness.core.faults import FAULTS, Detail
 
 Machine = dict[str, Any]
 
-BUCKETS = ("save", "load", "lost", "reschedule")
-"""Parts of the overhead: saving, loading, repeating lost steps, and waiting for replacements."""
+STALLS = ("save", "load", "lost", "reschedule")
+"""Parts of the overhead that a save or a failure causes: saving, loading, repeating lost steps, and waiting for
+replacements."""
+BUCKETS = (*STALLS, "steps")
+"""Parts of the overhead: ``STALLS``, and what every step pays: trackers, replicas and mirrors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,7 @@ class Started(Event):
     interval_fallback: bool
     interval_overridden: bool
     tracker: str | None
+    step_parts: list[str] = field(default_factory=list)  # what every step pays for (``Strategy.step_parts``)
     tracked_tables: list[int]
     num_rows: int  # of all tables
     num_tracked_rows: int
@@ -98,6 +102,7 @@ class Saved(Event):
     charged: bool  # the initial save is start-up in every strategy and costs nothing (reconstructed: docs/CPR.md)
     payload_bytes: int  # rows and row ids of all ranks, dense network; a part that was written twice counts twice
     repeated_bytes: int = 0  # of these, the second writes of parts whose first write failed
+    slowest_bytes: int = 0  # of these, the bytes of the rank that wrote most
     num_rows: int  # rows written
     persisted_updates: int | None  # updates, over all tables, that this save made durable
     persisted_tracked: int | None  # the same over tracked tables
@@ -285,8 +290,9 @@ class Finished(Event):
     load_h: float
     lost_h: float
     reschedule_h: float
-    overhead_frac: float  # sum of the four buckets / job_h
-    node_h: float | None = None  # overhead in node-hours; null if the profile has no number of trainers
+    steps_h: float | None = None  # what every step pays; null if the profile does not price it, or not all of its parts
+    overhead_frac: float | None  # sum of the priced buckets / job_h; null if the profile lacks the price of a step part
+    node_h: float | None = None  # overhead in node-hours; null if that, or the number of trainers, is unknown
     wire_bytes: int  # of charged saves, loads and replicas
     memory_bytes: int | None = None  # tracker, replica or mirror, in the rank that needs most; null if not known
     generation: int

@@ -34,11 +34,11 @@ def words_of(events: Iterable[Event], finished: Finished, job_h: float) -> Words
     """The words of a finished run, by the names in ``WORDS``. ``events``: all, or at least those of :data:`READ`.
 
     ``goodput_frac``: hours of the job without overhead, as a fraction of its hours with it; ``badput_BUCKET_frac``:
-    those of each bucket, so that all add up to 1. RPO and RTO are means over the failures of the run (``failures_of``),
-    ``max_*`` the greatest; they are None without a failure, or if that of some failure is.
+    those of each bucket with a price, so that all add up to 1. RPO and RTO are means over the failures of the run
+    (``failures_of``), ``max_*`` the greatest; they are None without a failure, or if that of some failure is.
     """
-    hours = {bucket: getattr(finished, f"{bucket}_h") for bucket in BUCKETS}
-    whole_h = job_h + sum(hours.values())
+    hours: dict[str, float | None] = {bucket: getattr(finished, f"{bucket}_h") for bucket in BUCKETS}
+    whole_h = None if finished.overhead_frac is None else job_h * (1 + finished.overhead_frac)
     failures = [*failures_of(events, job_h)]
     values = {name: [failure[name] for failure in failures] for name in (failures[0] if failures else ())}
     means = {name: _mean(values.get(name, [])) for name in (*RPO, *RTO, *RTO_MEASURED)}
@@ -47,8 +47,11 @@ def words_of(events: Iterable[Event], finished: Finished, job_h: float) -> Words
         means["rto_catch_up_s"] = None if repeated_s is None else repeated_s / len(failures)
         means["rto_s"] = None if repeated_s is None else recovered_s + repeated_s / len(failures)
     return {
-        "goodput_frac": job_h / whole_h,
-        **{f"badput_{bucket}_frac": hours[bucket] / whole_h for bucket in BUCKETS},
+        "goodput_frac": None if whole_h is None else job_h / whole_h,
+        **{
+            f"badput_{bucket}_frac": None if whole_h is None or lost_h is None else lost_h / whole_h
+            for bucket, lost_h in hours.items()
+        },
         **means,
         **{f"max_{name}": max(_all_known(values.get(name, [])), default=None) for name in (*RPO, "rto_h")},
     }
@@ -125,7 +128,7 @@ def hours_to_auc(events: Sequence[Event], finished: Finished, job_h: float, auc:
 
 def _hours_until(
     events: Sequence[Event], place: int, finished: Finished, job_h: float, samples: float, *, before: float
-) -> float:
+) -> float | None:
     """Hours of training on ``samples``, and of the overhead charged until the event at index ``place``.
 
     A save in the background is recorded later than it stalls training. So saves that are recorded later count too, if
@@ -138,7 +141,10 @@ def _hours_until(
             break
         charged += [event] if isinstance(event, Saved) and event.samples < before else []
     overhead_h = sum(getattr(event, name, 0.0) for event in charged for name in _CHARGED)
-    trained_h = job_h + sum(getattr(finished, f"{bucket}_h") for bucket in BUCKETS if f"{bucket}_h" not in _CHARGED)
+    if finished.overhead_frac is None:
+        return None
+    others = (getattr(finished, f"{bucket}_h") for bucket in BUCKETS if f"{bucket}_h" not in _CHARGED)
+    trained_h = job_h + sum(hours for hours in others if hours is not None)
     return samples_to_hours(samples, job_h=trained_h, total_samples=max(1, finished.samples)) + overhead_h
 
 

@@ -6,8 +6,9 @@ the profile's cluster, never seconds of this machine. Closed forms and ledger ta
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from harness.core.clock import samples_to_hours
 from harness.core.plans import Costs
@@ -22,13 +23,44 @@ class SavePrice:
     stall_h: float
 
 
-def save_price(costs: Costs, payload_bytes: int = 1, bytes_full: int = 1) -> SavePrice:
+class Link(NamedTuple):
+    """Bytes over the link of the rank that moves most, and what they are for a full save of even shards."""
+
+    num: float
+    full: float
+
+
+EVEN = Link(1, 1)
+
+
+def even_link_bytes(bytes_full: int, shard_bytes: Collection[int]) -> float:
+    """``Link.full`` for these shards: the mean of them, or the dense network, which the trainer writes, if larger."""
+    rows = sum(shard_bytes)
+    return max(rows / len(shard_bytes), bytes_full - rows) if shard_bytes else bytes_full
+
+
+def bound_frac(costs: Costs, num: float, full: float, link: Link = EVEN) -> tuple[float, float]:
+    """What bounds a save or a load of ``num`` of ``full`` bytes, and what bounds a full save of even shards.
+
+    By ``Costs.io_bound`` the bytes of all ranks, those of one link, or the longer of both times, in bytes of a link.
+    """
+    if costs.io_bound == "storage":
+        return num, full
+    if costs.io_bound == "link":
+        return link
+    assert costs.storage_links is not None, "the profile demands it"
+    return max(link.num, num / costs.storage_links), max(link.full, full / costs.storage_links)
+
+
+def save_price(costs: Costs, payload_bytes: int = 1, bytes_full: int = 1, link: Link = EVEN) -> SavePrice:
     """The price of a save of ``payload_bytes``, row ids included; by default of a full save.
 
-    Writing takes ``O_save * payload_bytes / bytes_full + o_save_fixed_h`` hours, and training waits for it. For a save
-    in the background (``snapshot_frac``) training waits only while the rows are copied, and never longer than that.
+    Writing takes ``O_save * payload_bytes / bytes_full + o_save_fixed_h`` hours, and training waits for it.
+    ``Costs.io_bound`` may demand the ratio of ``link`` instead (:func:`bound_frac`). For a save in the background
+    (``snapshot_frac``) training waits only while the rows are copied, and never longer than that.
     """
-    bytes_h = costs.o_save_h * payload_bytes / bytes_full
+    num, full = bound_frac(costs, payload_bytes, bytes_full, link)
+    bytes_h = costs.o_save_h * num / full
     write_h = bytes_h + costs.o_save_fixed_h
     stall_h = write_h if costs.snapshot_frac is None else min(bytes_h * costs.snapshot_frac, write_h)
     return SavePrice(write_h=write_h, stall_h=stall_h)
@@ -50,6 +82,19 @@ def notice_bytes(costs: Costs, notice_h: float, bytes_full: int) -> float:
     if write_h <= 0:
         return 0.0
     return bytes_full * write_h / whole_h if whole_h else math.inf
+
+
+def step_frac(costs: Costs, parts: Sequence[str]) -> float | None:
+    """The fraction of a step's time that ``parts`` add to every step; None if the price of one of them is unknown."""
+    if costs.step_frac is None or not costs.step_frac.keys() >= {*parts}:
+        return None
+    return math.fsum(costs.step_frac[part] for part in parts)
+
+
+def steps_h(costs: Costs, parts: Sequence[str], lost_h: float = 0.0) -> float | None:
+    """Hours that ``parts`` add to all steps, those of ``lost_h`` that run again included; None if unknown."""
+    frac = step_frac(costs, parts)
+    return None if frac is None else frac * (costs.job_h + lost_h)
 
 
 def t_save_full_h(costs: Costs) -> float:
@@ -74,20 +119,24 @@ def t_save_part_h(costs: Costs, *, counts_ranks: bool = True) -> float:
 def o_full_h(costs: Costs, t_save_h: float) -> float:
     """Expected overhead of full recovery over the job, hours.
 
-    ``O_save T_total / T_save + (O_load + T_save/2 + O_res) T_total / T_fail``. The first term is :func:`saves_h`. With
-    an O_save of 0 the interval may be 0 too, and saves cost nothing.
+    ``O_save T_total / T_save + (O_load + T_save/2 + O_res) T_total / T_fail``. The first term is :func:`saves_h`; the
+    time until a death is noticed is part of O_res. With an O_save of 0 the interval may be 0 too, and saves cost
+    nothing.
     """
     num_failures = costs.job_h / costs.mtbf_h
-    return saves_h(costs, t_save_h) + (costs.o_load_h + t_save_h / 2 + costs.o_res_h) * num_failures
+    wait_h = costs.detect_death_h + costs.o_res_h
+    return saves_h(costs, t_save_h) + (costs.o_load_h + t_save_h / 2 + wait_h) * num_failures
 
 
-def o_part_h(costs: Costs, t_save_h: float) -> float:
+def o_part_h(costs: Costs, t_save_h: float, parts: Sequence[str] = ()) -> float:
     """Expected overhead of partial recovery over the job, hours: no computation is lost.
 
     ``O_save T_total / T_save + (O_load + O_res) T_total / T_fail``. The first term is :func:`saves_h`, which charges a
-    save in the background only the time that training stands still; O_load is :func:`load_part_h`.
+    save in the background only the time that training stands still; O_load is :func:`load_part_h`. What every step pays
+    for ``parts`` is added where its price is known.
     """
-    return saves_h(costs, t_save_h) + (load_part_h(costs) + costs.o_res_h) * costs.job_h / costs.mtbf_h
+    failures_h = (load_part_h(costs) + costs.o_res_h + costs.detect_death_h) * costs.job_h / costs.mtbf_h
+    return saves_h(costs, t_save_h) + failures_h + (steps_h(costs, parts) or 0.0)
 
 
 def saves_h(costs: Costs, t_save_h: float) -> float:
@@ -98,8 +147,12 @@ def saves_h(costs: Costs, t_save_h: float) -> float:
 
 
 def load_part_h(costs: Costs) -> float:
-    """Expected hours of the load of partial recovery: O_load or, priced by bytes, k / N of it (no dense network)."""
-    return load_price(costs, min(1.0, costs.ranks_per_failure / costs.num_ps))
+    """Expected hours of the load of partial recovery: O_load or, priced by bytes, k / N of it (no dense network).
+
+    If links bound it, each lost shard is read over its own: O_load again.
+    """
+    num, full = bound_frac(costs, min(costs.ranks_per_failure, costs.num_ps), costs.num_ps)
+    return load_price(costs, num / full)
 
 
 def expected_pls(costs: Costs, t_save_h: float) -> float:
@@ -120,6 +173,8 @@ class FailureCost:
 class OverheadLedger(Resumable):
     """Totals of one emulated run: hours in each overhead bucket, saves and failures charged, bytes moved.
 
+    ``parts``: what every step of the run pays for (``Strategy.step_parts``).
+
     Attributes:
         payload_bytes, load_bytes: bytes that saves wrote and loads read. All cross the network.
     """
@@ -129,8 +184,9 @@ class OverheadLedger(Resumable):
         *("_written_h", "_spares_h"),
     )
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: Costs, parts: Sequence[str] = ()) -> None:
         self._costs = costs
+        self._parts = tuple(parts)
         self.save_h = 0.0
         self.load_h = 0.0
         self.lost_h = 0.0
@@ -142,14 +198,14 @@ class OverheadLedger(Resumable):
         self._written_h = 0.0  # wall hour at which the last save in the background is written
         self._spares_h = [0.0] * costs.num_spares  # wall hour from which each spare is ready, ascending
 
-    def charge_save(self, payload_bytes: int, bytes_full: int, samples: int | None = None) -> float:
+    def charge_save(self, payload_bytes: int, bytes_full: int, samples: int | None = None, link: Link = EVEN) -> float:
         """Charge one save, under any strategy, and return the hours that training stood still for it.
 
         The price is ``save_price``; row ids are part of ``payload_bytes``. ``samples``: position of the run, needed for
         saves in the background alone. Such a save first waits until the save before is written, by the wall clock of
         the emulated job.
         """
-        price = save_price(self._costs, payload_bytes, bytes_full)
+        price = save_price(self._costs, payload_bytes, bytes_full, link)
         cost_h = price.stall_h
         if self._costs.snapshot_frac is not None:
             assert samples is not None, "a save in the background has a position"
@@ -179,6 +235,7 @@ class OverheadLedger(Resumable):
         *,
         load_bytes: int = 0,
         bytes_full: int = 1,
+        link: Link = EVEN,
         samples: int = 0,
         loads: bool = True,
         num_ranks: int = 1,
@@ -189,17 +246,19 @@ class OverheadLedger(Resumable):
         One charge for any number of lost ranks is reconstructed (docs/CPR.md).
 
         ``reschedule_h``: hours of rescheduling by the trace; None for O_res. ``load_bytes``: payload that is read, of
-        ``bytes_full``. ``samples``: position of the run. ``loads``: whether a shard or the dense network is read or
-        reset; if not, a load is charged only with ``trainer_load``. ``num_ranks``: dead
-        ranks that spares may replace. ``hangs``: a rank did not answer until its deadline, which costs ``detect_h``.
+        ``bytes_full``; ``link``: of these, over one link. ``samples``: position of the run. ``loads``: whether a shard
+        or the dense network is read or reset; if not, a load is charged only with ``trainer_load``. ``num_ranks``: dead
+        ranks that spares may replace. ``hangs``: a rank did not answer until its deadline, which costs ``detect_h``;
+        else ``detect_death_h``, or the longer of both.
         """
         costs = self._costs
         lost_h = samples_to_hours(rerun_samples, job_h=costs.job_h, total_samples=costs.total_samples)
         wait_h = costs.o_res_h if reschedule_h is None else reschedule_h
         if costs.spare_o_res_h is not None and self._take_spares(num_ranks, self.wall_h(samples), wait_h):
             wait_h = costs.spare_o_res_h
-        wait_h += costs.detect_h if hangs else 0.0
-        load_h = load_price(costs, load_bytes / bytes_full) if loads or costs.trainer_load else 0.0
+        wait_h += max(costs.detect_death_h, costs.detect_h if hangs else 0.0)
+        num, full = bound_frac(costs, load_bytes, bytes_full, link)
+        load_h = load_price(costs, num / full) if loads or costs.trainer_load else 0.0
         cost = FailureCost(load_h=load_h, lost_h=lost_h, reschedule_h=wait_h, load_bytes=load_bytes)
         self.load_h += cost.load_h
         self.lost_h += cost.lost_h
@@ -208,9 +267,10 @@ class OverheadLedger(Resumable):
         self.load_bytes += load_bytes
         return cost
 
-    def charge_growth(self, load_bytes: int, bytes_full: int) -> FailureCost:
+    def charge_growth(self, load_bytes: int, bytes_full: int, link: Link) -> FailureCost:
         """Charge one regroup with nodes that return, and a load of the shards that move to them, ``load_bytes``."""
-        load_h = load_price(self._costs, load_bytes / bytes_full)
+        num, full = bound_frac(self._costs, load_bytes, bytes_full, link)
+        load_h = load_price(self._costs, num / full)
         self.load_h += load_h
         self.reschedule_h += self._costs.o_res_h
         self.load_bytes += load_bytes
@@ -229,24 +289,46 @@ class OverheadLedger(Resumable):
     def wall_h(self, samples: int) -> float:
         """Wall-clock hour of the emulated job at ``samples``: hours of training, and all overhead so far."""
         costs = self._costs
-        return samples_to_hours(samples, job_h=costs.job_h, total_samples=costs.total_samples) + self.total_h
+        return samples_to_hours(samples, job_h=self.steps_job_h, total_samples=costs.total_samples) + self.delay_h
 
     @property
-    def total_h(self) -> float:
+    def steps_job_h(self) -> float:
+        """Hours in which the job makes its steps, with what every step pays where that is known."""
+        return self._costs.job_h * (1 + (step_frac(self._costs, self._parts) or 0.0))
+
+    @property
+    def delay_h(self) -> float:
+        """The overhead so far, without what the steps pay that led here: those that ran again paid before."""
+        return self.stall_h + self.lost_h * (step_frac(self._costs, self._parts) or 0.0)
+
+    @property
+    def stall_h(self) -> float:
+        """The hours of all buckets but ``steps``."""
         return self.save_h + self.load_h + self.lost_h + self.reschedule_h
 
     @property
-    def overhead_frac(self) -> float:
-        """The hours of all four buckets, as a fraction of the failure-free job time."""
-        return self.total_h / self._costs.job_h
+    def steps_h(self) -> float | None:
+        """What the steps of the whole job pay, those of ``lost_h`` twice; None if a price is unknown."""
+        return steps_h(self._costs, self._parts, self.lost_h)
+
+    @property
+    def total_h(self) -> float | None:
+        """Hours of all buckets over the whole job; None if a part of the steps has no price, though others have."""
+        own_h = 0.0 if self._costs.step_frac is None else self.steps_h
+        return None if own_h is None else self.stall_h + own_h
+
+    @property
+    def overhead_frac(self) -> float | None:
+        """``total_h`` as a fraction of the failure-free job time."""
+        return None if self.total_h is None else self.total_h / self._costs.job_h
 
     @property
     def node_h(self) -> float | None:
-        """Node-hours of fault tolerance; None if the number of trainer nodes is unknown.
+        """Node-hours of fault tolerance; None if the hours or the number of trainer nodes are unknown.
 
         All nodes, spares included, stand still during overhead. A spare is also occupied for the failure-free job time.
         """
         costs = self._costs
-        if costs.num_trainers is None:
+        if costs.num_trainers is None or self.total_h is None:
             return None
         return self.total_h * (costs.num_ps + costs.num_trainers + costs.num_spares) + costs.job_h * costs.num_spares

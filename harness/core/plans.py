@@ -12,6 +12,8 @@ Rank = str  # "ps3"
 
 LoadPrice = Literal["whole", "by_bytes"]
 
+IoBound = Literal["storage", "link", "both"]
+
 DenseSource = Literal["kept", "checkpoint", "initial", "rollback"]
 """What the dense network restarts from after a failure. ``kept``: it goes on as it is, since a trainer lives. Otherwise
 all trainers have died: ``checkpoint`` is the newest checkpoint, ``initial`` the initial values, and ``rollback`` the
@@ -202,15 +204,21 @@ class Costs:
         pls_target: portion of lost samples that CPR accepts.
         total_samples: samples of the whole run.
         load: price of a load: ``whole``, whatever is loaded, or by its bytes.
+        io_bound: what bounds a save, and a load by bytes: ``storage``, the bytes of all ranks; ``link``, those of the
+            rank that moves most; or ``both``, whatever takes longer.
+        storage_links: bandwidth of the storage in links of one rank, for ``both``.
         o_save_fixed_h: hours that each save costs besides, whatever its size.
         spare_o_res_h: hours to reschedule onto a node that waits; None: ``o_res_h``.
-        detect_h: hours until a rank that hangs is given up; the death of a process costs none.
+        detect_h: hours until a rank that hangs is given up.
+        detect_death_h: hours until the death of a process is noticed.
         trainer_load: whether the restart of a trainer is charged a load.
         snapshot_frac: for a save in the background, the ratio of the time that training stands still to the time of
             writing the bytes; None: training waits for the whole save.
         num_trainers: number of trainers of the emulated job; None: unknown.
         num_spares: nodes that wait for the failure of a rank.
         batch_size: samples of a step.
+        step_frac: by part (``Strategy.step_parts``), the fraction of a step's time that it adds to every step; a part
+            that is not named has no known price. None: steps are not priced.
     """
 
     job_h: float
@@ -223,14 +231,18 @@ class Costs:
     pls_target: float
     total_samples: int
     load: LoadPrice = "whole"
+    io_bound: IoBound = "storage"
+    storage_links: float | None = None
     o_save_fixed_h: float = 0.0
     spare_o_res_h: float | None = None
     detect_h: float = 0.0
+    detect_death_h: float = 0.0
     trainer_load: bool = False
     snapshot_frac: float | None = None
     num_trainers: int | None = None
     num_spares: int = 0
     batch_size: int = 1
+    step_frac: Mapping[str, float] | None = None
 
     def samples_of(self, hours: float) -> int:
         """The samples that the job trains on in ``hours``, rounded, at least 1."""

@@ -79,12 +79,19 @@ class Strategy:
 
     groups: ParityGroups | None = None
     """The groups of PS ranks whose shards have a parity; None: there is no parity."""
+    parts: tuple[str, ...] = ()
+    """What every step pays for fault tolerance, besides the tracker: keys of ``profile.step_frac``, as ``replica``."""
 
     _recovery: str = ""
     """The kind of recovery that :meth:`plan_recovery` chooses by default."""
 
     def __init__(self, options: Any, costs: Costs) -> None:
         pass
+
+    @property
+    def step_parts(self) -> tuple[str, ...]:
+        """What every step pays for fault tolerance: the tracker's name, and ``parts``."""
+        return self.parts if self.tracker is None else (self.tracker, *self.parts)
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
         """The save to make at this boundary, or None.
@@ -243,15 +250,20 @@ class CprVanilla(Partial):
         interval_counts_ranks: bool = True
         """Whether T_save,part is divided by k, the ranks lost per failure (reconstructed: docs/CPR.md)."""
 
+    _tracker: str | None = None
+    """The tracker, unless the strategy acts as ``full``."""
+
     def __init__(self, options: Options, costs: Costs) -> None:
         super().__init__(options, costs)
         if self.interval.overridden:
             return
         part_h = t_save_part_h(costs, counts_ranks=options.interval_counts_ranks)
-        if o_part_h(costs, part_h) < o_full_h(costs, t_save_full_h(costs)):
+        parts = self.parts if self._tracker is None else (self._tracker, *self.parts)
+        if o_part_h(costs, part_h, parts) < o_full_h(costs, t_save_full_h(costs)):
             self.interval = Interval(samples=costs.samples_of(part_h))
         else:
             self.interval, self._recovery = replace(self.interval, fallback=True), "rollback"
+            self.parts = ()
 
 
 class Differential(Partial):
@@ -288,6 +300,7 @@ class Buddy(_Saving):
 
     colours = ("#8c6d31", "#c8a45c")
     recoveries = ("replica", "checkpoint")
+    parts = ("replica",)
 
     class Options(_Saving.Options):
         interval_samples: Annotated[int, Field(ge=1)] | None = None
@@ -314,6 +327,7 @@ class Parity(_Saving):
 
     colours = ("#6f4e7c", "#b497c4")
     recoveries = ("parity", "checkpoint")
+    parts = ("parity",)
 
     class Options(_Saving.Options):
         interval_samples: Annotated[int, Field(ge=1)] | None = None
@@ -355,7 +369,6 @@ class CprPriority(CprVanilla):
         """Which saves write the untracked tables, always with all rows. `priority`: every save. `interval`: only the
         saves that close an interval, which are those of `cpr_vanilla` if 1/r is whole (reconstructed: docs/CPR.md)."""
 
-    _tracker: ClassVar[str]
     _for_tracker: ClassVar[tuple[str, ...]] = ("r",)  # options
     _between = "priority"  # kind of the saves that close no interval
 
@@ -446,6 +459,7 @@ class CprMirror(CprPriority):
         rows of the other tables."""
 
     recoveries = ("mirror", "rollback")
+    parts = ("mirror",)
     _recovery = "mirror"
     _tracker = "mfu"
 

@@ -15,7 +15,6 @@ from harness.core.events import BUCKETS
 from harness.core.plans import Costs
 from harness.core.strategies import StrategyOptions, make_strategy
 from harness.planning.spread import Spread, Summary
-from harness.recovery.recoveries import RECOVERIES
 
 MAX_FACTOR = 16
 """Another best strategy is searched at factors from 1 / MAX_FACTOR to MAX_FACTOR."""
@@ -49,15 +48,7 @@ def best_of(standings: Iterable[Standing]) -> list[Standing]:
 
 def unpriced(options: StrategyOptions, costs: Costs) -> tuple[str, ...]:
     """What a strategy does in each step that has no price."""
-    strategy = make_strategy(options, costs)
-    has_replicas = any(RECOVERIES[kind].needs_replicas for kind in strategy.recoveries)
-    parts = {
-        "tracker": strategy.tracker,
-        "replicas": has_replicas,
-        "mirror": strategy.mirror,
-        "parity": strategy.groups,
-    }
-    return tuple(name for name, part in parts.items() if part)
+    return tuple(part for part in make_strategy(options, costs).step_parts if part not in (costs.step_frac or {}))
 
 
 def advise(

@@ -17,7 +17,7 @@ import torch
 
 from harness.core.clock import FailureClock, boundary_at, strike_step
 from harness.core.faults import PlannedFault, merge_faults
-from harness.core.overhead import OverheadLedger
+from harness.core.overhead import Link, OverheadLedger, even_link_bytes
 from harness.core.placement import Placement, budget_rows
 from harness.core.plans import Costs, Progress, Rank, SavePlan, ps_rank
 from harness.core.pls import PlsLedger
@@ -37,23 +37,33 @@ class SaveSizes:
     """The largest possible payload bytes of saves, summed over all ranks. Every save writes the dense network.
 
     ``width``: float32 numbers of a row, state of the optimizer included. ``dense``: bytes of the dense network.
-    ``shards``: bytes of each rank's rows, which the recovery of that rank alone reads.
+    ``shards``: bytes of each rank's rows, which the recovery of that rank alone reads. ``ranks``: as ``rows``, of each
+    rank.
     """
 
     rows: RowCounts
     width: int
     dense: int = 0
     shards: Mapping[Rank, int] = field(default_factory=dict)
+    ranks: Sequence[RowCounts] = ()
 
     def of(self, kind: str) -> int:
         """Bytes of a save of this kind if every tracker uses its whole budget, and every delta is as large as a base.
 
         Raises ConfigError for a kind that does not exist.
         """
+        return self._of(kind, self.rows) + self.dense
+
+    def _of(self, kind: str, rows: RowCounts) -> int:
         save = save_kind(kind)
-        num_whole, num_chosen = save.most_rows(self.rows)
+        num_whole, num_chosen = save.most_rows(rows)
         row_bytes = ENCODINGS[save.encoding].row_bytes(torch.empty(1, self.width))
-        return (num_whole + num_chosen) * row_bytes + num_chosen * ROW_ID_BYTES + self.dense
+        return (num_whole + num_chosen) * row_bytes + num_chosen * ROW_ID_BYTES
+
+    def link_of(self, kind: str) -> Link:
+        """The bytes of such a save over the link of the rank that writes most."""
+        most = max([self.dense, *(self._of(kind, rows) for rows in self.ranks)])
+        return Link(most, even_link_bytes(self.full, self.shards.values()))
 
     @cached_property
     def full(self) -> int:
@@ -67,15 +77,23 @@ def save_sizes(
     ``r``, which a tracker chooses for one save, and ``share``, which the trainer's mirror holds (docs/CPR.md).
     """
     tracked = tuple(tracked)
-    shards = [placement.num_local_rows(k, table) for k in range(placement.num_ps) for table in tracked]
-    mirrored = [budget_rows(rows, share) if share else 0 for rows in shards]
-    return SaveSizes(
-        rows=RowCounts(
-            all=sum(placement.cardinalities),
+
+    def counts(k: int) -> RowCounts:
+        shards = [placement.num_local_rows(k, table) for table in tracked]
+        mirrored = [budget_rows(rows, share) if share else 0 for rows in shards]
+        return RowCounts(
+            all=placement.num_rows(k),
             tracked=sum(shards),
             chosen=sum(min(budget_rows(rows, r), rows - held) for rows, held in zip(shards, mirrored, strict=True)),
             mirrored=sum(mirrored),
+        )
+
+    ranks = [counts(k) for k in range(placement.num_ps)]
+    return SaveSizes(
+        rows=RowCounts(
+            **{name: sum(getattr(rows, name) for rows in ranks) for name in ("all", "tracked", "chosen", "mirrored")}
         ),
+        ranks=ranks,
         width=width,
         dense=dense_bytes,
         shards={ps_rank(k): placement.num_rows(k) * width * _FLOAT32_BYTES for k in range(placement.num_ps)},
@@ -134,6 +152,8 @@ def saves_of(
 class DueSaves:
     """The saves of a run: their boundaries and bytes, the boundaries that close an interval, and the cost of all saves.
 
+    ``links``: the bytes over the link of the rank that writes most.
+
     Failures do not change the saves, since decisions depend on ``Progress`` alone: rerun steps get the same decisions.
 
     ``charged``: the ledger with the cost of all saves. None if that cost depends on failures, or failures on the cost:
@@ -143,6 +163,7 @@ class DueSaves:
 
     steps: tuple[int, ...]
     sizes: tuple[int, ...]
+    links: tuple[Link, ...]
     closing_steps: tuple[int, ...]
     charged: Outcome | None
 
@@ -158,15 +179,17 @@ def due_saves(strategy: Strategy, job: Job) -> DueSaves:
     total_samples = job.costs.total_samples
     saves = saves_of(strategy, batch_size=job.batch_size, num_steps=job.num_steps, total_samples=total_samples)
     plans = dict(saves)
-    sizes = tuple(job.sizes.of(plan.kind) for plan in plans.values())
+    by_kind = {kind: (job.sizes.of(kind), job.sizes.link_of(kind)) for kind in {plan.kind for plan in plans.values()}}
+    sizes = tuple(by_kind[plan.kind][0] for plan in plans.values())
+    links = tuple(by_kind[plan.kind][1] for plan in plans.values())
     charged = None
     has_spares = job.costs.spare_o_res_h is not None and job.costs.num_spares
     if job.costs.snapshot_frac is None and job.clock != "wall" and not has_spares:
-        charged = Outcome(job.costs)
-        for size in sizes:
-            charged.charge_save(size, job.sizes.full)
+        charged = Outcome(job.costs, strategy.step_parts)
+        for size, link in zip(sizes, links, strict=True):
+            charged.charge_save(size, job.sizes.full, link=link)
     closing = tuple(step for step, plan in plans.items() if plan.closes_interval)
-    return DueSaves(steps=tuple(plans), sizes=sizes, closing_steps=closing, charged=charged)
+    return DueSaves(steps=tuple(plans), sizes=sizes, links=links, closing_steps=closing, charged=charged)
 
 
 def _progress(step: int, saved_step: int | None, batch_size: int, total_samples: int) -> Progress:
@@ -187,7 +210,7 @@ class _Run:
         self.strategy = strategy
         self.job = job
         self.saves = saves
-        self.overhead = Outcome(job.costs)
+        self.overhead = Outcome(job.costs, strategy.step_parts)
         self._num_charged = 0  # saves that have been charged
         if saves.charged:
             self.overhead = copy(saves.charged)
@@ -233,18 +256,19 @@ class _Run:
         costs = self.job.costs
         return strike_step(
             planned_kill.hour,
-            job_h=costs.job_h,
+            job_h=self.overhead.steps_job_h,
             total_samples=costs.total_samples,
             batch_size=self.job.batch_size,
             num_steps=self.job.num_steps,
-            overhead_h=self.overhead.total_h,
+            overhead_h=self.overhead.delay_h,
         )
 
     def charge_saves_through(self, step: int) -> None:
         """Charge the saves up to boundary ``step`` in order, since each may wait for the one before."""
         for index in range(self._num_charged, bisect_right(self.saves.steps, step)):
             samples = self.saves.steps[index] * self.job.batch_size
-            self.overhead.charge_save(self.saves.sizes[index], self.job.sizes.full, samples)
+            size, link = self.saves.sizes[index], self.saves.links[index]
+            self.overhead.charge_save(size, self.job.sizes.full, samples, link)
             self._num_charged = index + 1
 
     def kill_planned(self, planned_kill: PlannedFault) -> None:

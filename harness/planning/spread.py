@@ -62,7 +62,7 @@ class Spread:
     """Overhead and PLS of one strategy under many traces, and its outcomes, in order of traces.
 
     ``interval_h``: None if the strategy never saves. ``falls_back``: a cpr_* strategy chose full recovery. Overhead is
-    a fraction of the job; ``buckets``: its mean in each of ``BUCKETS``.
+    a fraction of the job; ``buckets``: its mean in each of ``BUCKETS``. NaN: unknown.
     """
 
     name: str

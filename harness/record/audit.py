@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from harness.core.errors import StoreError
 from harness.core.events import (
-    BUCKETS,
+    STALLS,
     Dropped,
     Evaluated,
     Event,
@@ -73,12 +73,13 @@ class _Auditor:
         self.problems: list[str] = []
         self._totals: Counter[str] = Counter()  # by the field of the Finished event, or of the events summed
         self._pls: list[tuple[int, float]] = []  # samples and PLS of each loss that no rollback has undone
-        self._hours = dict.fromkeys(BUCKETS, 0.0)  # emulated
+        self._hours = dict.fromkeys(STALLS, 0.0)  # emulated
         self._number = 0  # line of the current event
         self._config = config
         self._started = started
         self._profile: Mapping[str, Any] = config["profile"]
         self._copy_frac = _copy_frac(config)
+        self._step_frac = _step_frac(self._profile, started)
         self._written_h = 0.0  # hour at which the last save in the background is on disk
         self._has_processes = "pids" in started.machine  # until the run goes on elsewhere
         self._num_trainers: int = config["cluster"]["num_trainers"]
@@ -151,6 +152,8 @@ class _Auditor:
         for name, value in configured.items():
             if (claimed := getattr(event, name)) != value:
                 self._problem(f"{name} is {claimed}, the config says {value}")
+        if event.tracker is not None and event.tracker not in event.step_parts:
+            self._problem(f"step_parts is {', '.join(event.step_parts) or 'empty'}, but the tracker is {event.tracker}")
 
     def _trained(self, event: Trained) -> None:
         self._expect("first_step", event.first_step, self._step)
@@ -175,7 +178,15 @@ class _Auditor:
         """
         started = self._started
         samples = step / started.num_steps if step < started.num_steps - 1 else 1.0
-        return samples * self._profile["job_h"] + self._is_wall * sum(self._hours.values())
+        return samples * self._steps_job_h() + self._delay_h() if self._is_wall else samples * self._profile["job_h"]
+
+    def _steps_job_h(self) -> float:
+        """Hours in which the job makes its steps, what they pay for fault tolerance included."""
+        return self._profile["job_h"] * (1 + (self._step_frac or 0.0))
+
+    def _delay_h(self) -> float:
+        """Hours that the events so far add to those of the steps: of steps that run again the first run paid too."""
+        return sum(self._hours.values()) + (self._step_frac or 0.0) * self._hours["lost"]
 
     def _pass(self, step: int) -> None:
         """Note that the boundaries before ``step`` are over, and what the failure clock read at the last of them."""
@@ -185,6 +196,8 @@ class _Auditor:
     def _save(self, event: Saved) -> None:
         self._pass(event.step)
         self._check_repeated(event)
+        if not event.payload_bytes / (self._started.num_ps + 1) <= event.slowest_bytes <= event.payload_bytes:
+            self._problem(f"the rank that wrote most wrote {event.slowest_bytes} of {event.payload_bytes} bytes")
         self._expect("save_h", event.save_h, self._save_h(event) if event.charged else 0.0)
         if event.charged:
             self._totals["num_saves"] += 1
@@ -230,12 +243,26 @@ class _Auditor:
         elif not 0 <= 2 * event.repeated_bytes <= event.payload_bytes:
             self._problem(f"{event.repeated_bytes} of {event.payload_bytes} bytes were written again: more than half")
 
+    def _full_saves(self, num_bytes: int, slowest_bytes: int) -> float:
+        """The time in which these bytes move, by ``profile.io_bound``, in that of a full save of even shards.
+
+        ``slowest_bytes``: those of the rank that moves most. The trainer is such a rank, with the dense network.
+        """
+        started, links = self._started, self._profile["storage_links"]
+        rows_bytes = started.row_bytes * started.num_rows
+        even_bytes = max(rows_bytes / started.num_ps, started.bytes_full - rows_bytes)
+        if self._profile["io_bound"] == "storage":
+            return num_bytes / started.bytes_full
+        if self._profile["io_bound"] == "link":
+            return slowest_bytes / even_bytes
+        return max(slowest_bytes, num_bytes / links) / max(even_bytes, started.bytes_full / links)
+
     def _save_h(self, event: Saved) -> float:
         """Emulated hours charged for a save: proportional to its bytes, plus a fixed part.
 
         A save in the background is charged only its copy, and the wait until the previous save is on disk.
         """
-        bytes_h = self._profile["o_save_h"] * event.payload_bytes / self._started.bytes_full
+        bytes_h = self._profile["o_save_h"] * self._full_saves(event.payload_bytes, event.slowest_bytes)
         write_h = bytes_h + self._profile["o_save_fixed_h"]
         if self._copy_frac is None:
             return write_h
@@ -325,10 +352,10 @@ class _Auditor:
         self._expect("load_h", event.load_h, self._load_h(event))
         lost_h = num_rerun / self._started.total_samples * self._profile["job_h"]
         self._expect("lost_h", event.lost_h, lost_h)
-        detect_h = self._profile["detect_h"] if self._hangs else 0.0
+        detect_h = max(self._profile["detect_death_h"], self._profile["detect_h"] if self._hangs else 0.0)
         self._expect("reschedule_h", event.reschedule_h, self._reschedule_h(event) + detect_h)
         self._repair_h, self._hangs, self._over_step = None, False, 0
-        for bucket in ("load", "lost", "reschedule"):
+        for bucket in STALLS[1:]:
             self._hours[bucket] += getattr(event, f"{bucket}_h")
 
     def _drop(self, event: Dropped) -> None:
@@ -380,8 +407,7 @@ class _Auditor:
 
     def _now_h(self, event: Saved | Recovered) -> float:
         """Wall hour of the emulated job at ``event``: computation and all overhead before it."""
-        trained_h = event.samples / self._started.total_samples * self._profile["job_h"]
-        return trained_h + sum(self._hours.values())
+        return event.samples / self._started.total_samples * self._steps_job_h() + self._delay_h()
 
     def _reschedule_h(self, event: Recovered) -> float:
         """Hours of rescheduling: the trace's repair or O_res; ``spare_o_res_h`` if each dead rank has a spare ready.
@@ -406,23 +432,23 @@ class _Auditor:
         number of bytes too.
         """
         started, rows = self._started, dict(zip(self._weights, self._started.rank_rows, strict=True))
-        ranks = self._ranks_that("reads_rows", event)
-        if of_group := self._ranks_that("reads_group", event):
-            groups = ParityGroups(self._config["strategy"]["group_size"], started.num_ps)
-            ranks = ranks + [rank for rank in of_group for _ in range(groups.size_of(rank) - 1)]
-        read = sum(rows.get(rank, 0) for rank in ranks) * started.row_bytes
-        read += event.upload_bytes
-        if event.dense == "checkpoint":
-            read += started.bytes_full - started.row_bytes * started.num_rows
+        dense = started.bytes_full - started.row_bytes * started.num_rows
+        shards = {rank: rows.get(rank, 0) * started.row_bytes for rank in self._ranks_that("reads_rows", event)}
+        for rank in self._ranks_that("reads_group", event):
+            shards[rank] *= ParityGroups(self._config["strategy"]["group_size"], started.num_ps).size_of(rank)
+        by_trainer = event.upload_bytes + (dense if event.dense == "checkpoint" else 0)
+        read, slowest = sum(shards.values()) + by_trainer, max([*shards.values(), by_trainer])
+        if event.rollback:
+            slowest = max(dense, started.row_bytes * max(started.rank_rows))
         self._expect("load_bytes", event.load_bytes, started.bytes_full if event.rollback else read)
         self._add(event, "load_bytes")
         if not (_ps_of(event) or event.dense in ("checkpoint", "rollback") or self._profile["trainer_load"]):
             return 0.0
-        return self._load_price_h(event.load_bytes)
+        return self._load_price_h(event.load_bytes, slowest)
 
-    def _load_price_h(self, load_bytes: int) -> float:
+    def _load_price_h(self, load_bytes: int, slowest: int) -> float:
         is_by_bytes = self._profile["load"] == "by_bytes"
-        return self._profile["o_load_h"] * (load_bytes / self._started.bytes_full if is_by_bytes else 1)
+        return self._profile["o_load_h"] * (self._full_saves(load_bytes, slowest) if is_by_bytes else 1)
 
     @property
     def _regroup_h(self) -> float:
@@ -436,10 +462,10 @@ class _Auditor:
             self._problem(f"{', '.join(event.ranks)} took shards over, but {sorted(self._returning)} returned")
         self._returning = set()
         rows = dict(zip(self._weights, self._started.rank_rows, strict=True))
-        moved = sum(rows.get(rank, 0) for rank in event.ranks) * self._started.row_bytes
-        self._expect("load_bytes", event.load_bytes, moved)
+        moved = [rows.get(rank, 0) * self._started.row_bytes for rank in event.ranks]
+        self._expect("load_bytes", event.load_bytes, sum(moved))
         self._add(event, "load_bytes")
-        self._expect("load_h", event.load_h, self._load_price_h(event.load_bytes))
+        self._expect("load_h", event.load_h, self._load_price_h(event.load_bytes, max(moved)))
         self._expect("reschedule_h", event.reschedule_h, self._regroup_h)
         for bucket in ("load", "reschedule"):
             self._hours[bucket] += getattr(event, f"{bucket}_h")
@@ -489,7 +515,9 @@ class _Auditor:
         self._expect("pls", event.pls, functools.reduce(operator.add, (pls for _, pls in self._pls), 0.0))
         for bucket, hours in self._hours.items():
             self._expect(f"{bucket}_h", getattr(event, f"{bucket}_h"), hours)
-        self._expect("overhead_frac", event.overhead_frac, sum(self._hours.values()) / self._profile["job_h"])
+        self._expect("steps_h", event.steps_h, self._steps_h())
+        total_h, job_h = self._total_h(), self._profile["job_h"]
+        self._expect("overhead_frac", event.overhead_frac, None if total_h is None else total_h / job_h)
         self._finish_resources(event)
         for name in ("num_saves", "payload_bytes", "num_failures", "num_lost_ranks", "num_unplanned", "generation"):
             self._expect(name, getattr(event, name), self._totals[name])
@@ -500,6 +528,16 @@ class _Auditor:
             self._problem(f"a write of {', '.join(self._failed_writes)} failed, but no save follows it")
         self._finish_updates(event, "updates", "update_pls")
         self._finish_updates(event, "tracked", "update_pls_tracked")
+
+    def _steps_h(self) -> float | None:
+        """What every step has paid, steps that ran again included; None if the price is unknown."""
+        run_h = self._profile["job_h"] + self._hours["lost"]
+        return None if self._step_frac is None else self._step_frac * run_h
+
+    def _total_h(self) -> float | None:
+        """Hours of all buckets; None if the profile prices steps, but not all that the steps of this run pay for."""
+        steps_h = 0.0 if self._profile["step_frac"] is None else self._steps_h()
+        return None if steps_h is None else sum(self._hours.values()) + steps_h
 
     def _finish_quality(self, event: Finished) -> None:
         """Check AUC, log loss and accuracy by the final evaluation, and the mean loss of the steps' last tenth."""
@@ -520,7 +558,8 @@ class _Auditor:
             num_spares = len(self._spares_h)
             num_nodes = self._started.num_ps + (num_trainers or 0) + num_spares
             idle_h = self._profile["job_h"] * num_spares
-            self._expect("node_h", event.node_h, sum(self._hours.values()) * num_nodes + idle_h)
+            total_h = self._total_h()
+            self._expect("node_h", event.node_h, None if total_h is None else total_h * num_nodes + idle_h)
         sent = self._totals["payload_bytes"] + self._totals["load_bytes"] + (event.replica_bytes or 0)
         self._expect("wire_bytes", event.wire_bytes, sent)
 
@@ -554,6 +593,14 @@ class _Auditor:
 
 def _ps_of(event: Recovered) -> list[str]:
     return [rank for rank in event.ranks if not is_trainer(rank)]
+
+
+def _step_frac(profile: Mapping[str, Any], started: Started) -> float | None:
+    """The fraction of a step's time that every step pays; None if the profile lacks the price of a part."""
+    prices = profile["step_frac"]
+    if prices is None or any(part not in prices for part in started.step_parts):
+        return None
+    return sum(prices[part] for part in started.step_parts)
 
 
 def _copy_frac(config: Mapping[str, Any]) -> float | None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.cluster.protocol import Written
-from harness.core.events import BUCKETS, Grown, Noticed, Recovered, Saved
+from harness.core.events import BUCKETS, STALLS, Grown, Noticed, Recovered, Saved
 from harness.core.faults import Injection
 from harness.core.lookup import BatchPlan
-from harness.core.overhead import FailureCost, OverheadLedger
+from harness.core.overhead import FailureCost, Link, OverheadLedger, even_link_bytes
 from harness.core.plans import CHIEF, ParityGroups, Progress, Rank, RecoveryPlan, SavePlan
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger
 from harness.core.resumable import Resumable
@@ -37,6 +37,10 @@ class Ledgers:
     shard_bytes: Mapping[Rank, int]
     groups: ParityGroups | None = None
 
+    def link(self, num_bytes: int) -> Link:
+        """``num_bytes`` over the link of one rank, with those of a full save of even shards."""
+        return Link(num_bytes, even_link_bytes(self.bytes_full, self.shard_bytes.values()))
+
     def charge_recovery(
         self, plan: RecoveryPlan, progress: Progress, injection: Injection, upload_bytes: int = 0
     ) -> tuple[FailureCost, dict[Rank, float]]:
@@ -54,18 +58,19 @@ class Ledgers:
         """
         goes_back, takes_spares = rolls_back(plan), CHIEF not in plan.trainers
         resumes_at = (progress.saved_samples or 0) if goes_back else progress.samples
-        read = [rank for rank, kind in plan.kinds.items() if RECOVERIES[kind].reads_rows]
-        if self.groups is not None:
-            of_group = [rank for rank, kind in plan.kinds.items() if RECOVERIES[kind].reads_group]
-            read += [rank for rank in of_group for _ in range(self.groups.size_of(rank) - 1)]
+        read_bytes = [self._read_bytes(rank, kind) for rank, kind in plan.kinds.items()]
         dense_bytes = self.bytes_full - sum(self.shard_bytes.values()) if plan.dense == "checkpoint" else 0
-        load_bytes = dense_bytes + sum(self.shard_bytes[rank] for rank in read) + upload_bytes
-        load_bytes = self.bytes_full if goes_back else load_bytes
+        load_bytes = dense_bytes + sum(read_bytes) + upload_bytes
+        link_bytes = max(*read_bytes, dense_bytes + upload_bytes, 0)  # the trainer's link has the dense network
+        if goes_back:
+            dense_bytes = self.bytes_full - sum(self.shard_bytes.values())
+            load_bytes, link_bytes = self.bytes_full, max(*self.shard_bytes.values(), dense_bytes)
         cost = self.overhead.charge_failure(
             progress.samples - resumes_at,
             injection.repair_h,
             load_bytes=load_bytes,
             bytes_full=self.bytes_full,
+            link=self.link(link_bytes),
             samples=progress.samples,
             loads=bool(plan.kinds) or reads_checkpoint(plan),
             num_ranks=takes_spares * len(plan.ranks),
@@ -78,9 +83,15 @@ class Ledgers:
             added[rank] = self.pls.lost(rank, progress.samples)
         return cost, added
 
+    def _read_bytes(self, rank: Rank, kind: str) -> int:
+        """The payload that the replacement of ``rank`` reads: of its shard, of as many as its group has, or of none."""
+        num_shards = self.groups.size_of(rank) if self.groups and RECOVERIES[kind].reads_group else 1
+        return self.shard_bytes[rank] * num_shards * RECOVERIES[kind].reads_rows
+
     def charge_return(self, nodes: Iterable[Rank]) -> FailureCost:
         """Charge the return of ``nodes``, whose shards are copied to them with all their updates."""
-        return self.overhead.charge_growth(sum(self.shard_bytes[rank] for rank in nodes), self.bytes_full)
+        sizes = [self.shard_bytes[rank] for rank in nodes]
+        return self.overhead.charge_growth(sum(sizes), self.bytes_full, self.link(max(sizes)))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -92,7 +103,7 @@ class Accounting(Ledgers, Resumable):
         memory_bytes: memory of tracker and replica in the PS rank that needs most; None if it is unknown.
 
     Attributes:
-        measured_s: measured seconds in each bucket of the overhead.
+        measured_s: measured seconds in each of ``STALLS``.
         unmeasured: the dead ranks of each failure whose drop in AUC has not been measured yet.
     """
 
@@ -105,7 +116,7 @@ class Accounting(Ledgers, Resumable):
     def __post_init__(self) -> None:
         self._num_lost_ranks = 0
         self.unmeasured: list[list[Rank]] = []
-        self.measured_s = dict.fromkeys(BUCKETS, 0.0)
+        self.measured_s = dict.fromkeys(STALLS, 0.0)
 
     def count_step(self, plan: BatchPlan) -> None:
         """Count the updates of one finished step, whose batch has ``plan``."""
@@ -138,9 +149,11 @@ class Accounting(Ledgers, Resumable):
         repeated = sum(reply.payload_bytes for reply in written.values() if reply.faults)
         parts = sum(reply.payload_bytes for reply in written.values())
         payload = manifest.trainer.payload_bytes + parts + repeated
+        by_rank = (reply.payload_bytes * (2 if reply.faults else 1) for reply in written.values())
+        slowest = max(manifest.trainer.payload_bytes, *by_rank)
         save_h = 0.0
         if is_charged:
-            save_h = self.overhead.charge_save(payload, self.bytes_full, manifest.samples)
+            save_h = self.overhead.charge_save(payload, self.bytes_full, manifest.samples, self.link(slowest))
             self.measured_s["save"] += stall_s
         return Saved(
             step=manifest.step,
@@ -151,6 +164,7 @@ class Accounting(Ledgers, Resumable):
             charged=is_charged,
             payload_bytes=payload,
             repeated_bytes=repeated,
+            slowest_bytes=slowest,
             num_rows=sum(reply.num_rows for reply in written.values()),
             persisted_updates=_sum_known(reply.persisted_updates for reply in written.values()),
             persisted_tracked=_sum_known(reply.persisted_tracked for reply in written.values()),
@@ -268,7 +282,8 @@ class Accounting(Ledgers, Resumable):
         counted = updates.totals() if updates else dict.fromkeys(UpdateLedger(()).totals())
         charged = (
             *("num_failures", "num_saves", "payload_bytes"),
-            *("save_h", "load_h", "lost_h", "reschedule_h", "overhead_frac", "node_h"),
+            *(f"{bucket}_h" for bucket in BUCKETS),
+            *("overhead_frac", "node_h"),
         )
         return {
             "pls": self.pls.total,

@@ -8,6 +8,7 @@ from functools import lru_cache
 from harness.core.clock import strike_step
 from harness.core.errors import RunFailed
 from harness.core.faults import FaultTime
+from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress, SavePlan
 from harness.core.resumable import Resumable
 from harness.run.spec import RunSpec
@@ -22,7 +23,7 @@ class Boundaries(Resumable):
     Args:
         faults: all planned faults; those that strike at boundaries are in order of step and hour.
         progress: returns the present progress of the run.
-        overhead_h: returns the emulated hours of overhead charged so far.
+        overhead: the emulated hours of overhead charged so far.
     """
 
     _state = ("_num_taken", "_evaluated_step")
@@ -30,7 +31,7 @@ class Boundaries(Resumable):
     run_spec: RunSpec
     faults: Sequence[FaultTime]
     progress: Callable[[], Progress]
-    overhead_h: Callable[[], float]
+    overhead: OverheadLedger
 
     def __post_init__(self) -> None:
         self._at_boundaries = [(number, fault) for number, fault in enumerate(self.faults) if fault.is_at_boundary]
@@ -88,20 +89,20 @@ class Boundaries(Resumable):
     def _pending(self) -> tuple[int, ...]:
         """The boundaries of faults not taken yet, ascending. With the clock ``wall``, charged overhead moves them."""
         is_wall = self.run_spec.config.trace.clock == "wall"
-        return self._strikes(self._num_taken, self.overhead_h() if is_wall else 0.0)
+        return self._strikes(self._num_taken, self.overhead.delay_h if is_wall else 0.0)
 
-    def _strikes_with(self, num_taken: int, overhead_h: float) -> tuple[int, ...]:
+    def _strikes_with(self, num_taken: int, delay_h: float) -> tuple[int, ...]:
         faults = [fault for _, fault in self._at_boundaries[num_taken:]]
         if self.run_spec.config.trace.clock == "samples":
             return tuple(fault.step for fault in faults)
         return tuple(
             strike_step(
                 fault.hour,
-                job_h=self.run_spec.costs.job_h,
+                job_h=self.overhead.steps_job_h,
                 total_samples=self.run_spec.total_samples,
                 batch_size=self.run_spec.config.trainer.batch_size,
                 num_steps=self.run_spec.num_steps,
-                overhead_h=overhead_h,
+                overhead_h=delay_h,
             )
             for fault in faults
         )

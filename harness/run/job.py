@@ -106,7 +106,7 @@ class Job:
             progress=self.progress,
             before_fault=self.steps.flush,
         )
-        self.boundaries = Boundaries(run_spec, faults, self.progress, lambda: self.accounting.overhead.total_h)
+        self.boundaries = Boundaries(run_spec, faults, self.progress, self.accounting.overhead)
         self.requests = Requests(cluster, self.recoveries, self.injections)
         self.network = _make_network(run_spec, cluster)
         self.checkpointer = self._make_checkpointer(store)
@@ -211,7 +211,7 @@ def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
     metrics = run_spec.config.metrics
     shards = {rank: run_spec.row_bytes * rows for rank, rows in zip(cluster.ranks, run_spec.rank_rows, strict=True)}
     return Accounting(
-        overhead=OverheadLedger(run_spec.costs),
+        overhead=OverheadLedger(run_spec.costs, run_spec.strategy.step_parts),
         pls=PlsLedger(rank_weights(run_spec.placement), run_spec.total_samples, metrics.pls_since),
         updates=UpdateLedger(cluster.ranks) if metrics.update_pls else None,
         count_updates=run_spec.count_updates,

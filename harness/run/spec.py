@@ -412,6 +412,7 @@ class RunSpec:
             interval_fallback=interval.fallback,
             interval_overridden=interval.overridden,
             tracker=self.strategy.tracker,
+            step_parts=[*self.strategy.step_parts],
             tracked_tables=list(self.tracked),
             num_rows=self.num_rows,
             num_tracked_rows=sum(self.dataset.cardinalities[table] for table in self.tracked),

@@ -11,6 +11,7 @@ from typing import Any
 from harness.core.clock import samples_to_hours
 from harness.core.events import (
     BUCKETS,
+    STALLS,
     Dropped,
     Evaluated,
     Event,
@@ -35,7 +36,7 @@ AXES = ("samples", "hours")
 _TOTALS = (
     *(f"failures/{name}" for name in ("num_kills", "num_failures", "pls", "lost_updates")),
     *(f"saves/{name}" for name in ("num_saves", "payload_bytes", "persisted_updates")),
-    *(f"overhead/{bucket}_h" for bucket in BUCKETS),
+    *(f"overhead/{bucket}_h" for bucket in STALLS),
 )
 """Keys of running sums over the run."""
 
@@ -89,12 +90,12 @@ class History:
         latencies_s = self._latencies_s
         return {
             **{name: getattr(event, name) for name in (*_QUALITY, *_EMULATED, *_COUNTS)},
-            **{f"{bucket}_frac": getattr(event, f"{bucket}_h") / self._job_h for bucket in BUCKETS},
+            **{f"{bucket}_frac": _over(getattr(event, f"{bucket}_h"), self._job_h) for bucket in BUCKETS},
             **{name: value for name in _RESOURCES if (value := getattr(event, name)) is not None},
             **words_of(self._read, event, self._job_h),
             **self._drops(),
             **{f"cache/{name}": value for name, value in (event.cache or {}).items()},
-            **{f"measured_{bucket}_s": stalls.get(bucket) for bucket in BUCKETS},
+            **{f"measured_{bucket}_s": stalls.get(bucket) for bucket in STALLS},
             "measured_stall_s": sum(stalls.values()) if stalls else None,
             "measured_run_s": event.machine.get("seconds"),
             "recovery_latency_s": sum(latencies_s) / len(latencies_s) if latencies_s else None,
@@ -109,7 +110,7 @@ class History:
 
     def _hours(self) -> float:
         trained_h = samples_to_hours(self._samples, job_h=self._job_h, total_samples=self._total_samples)
-        return trained_h + sum(self._totals[f"overhead/{bucket}_h"] for bucket in BUCKETS)
+        return trained_h + sum(self._totals[f"overhead/{bucket}_h"] for bucket in STALLS)
 
     def _values(self, event: Event) -> list[Row]:
         match event:
@@ -162,6 +163,10 @@ def _named(what: str, rank: str) -> dict[str, int | None]:
         return {key: None}
 
 
+def _over(hours: float | None, job_h: float) -> float | None:
+    return None if hours is None else hours / job_h
+
+
 def latency_s(event: Recovered) -> float | None:
     """Measured seconds from a failure to the end of its recovery; None if the event has none."""
     load_s, reschedule_s = (event.machine.get(name) for name in ("seconds", "reschedule_seconds"))
@@ -191,7 +196,7 @@ def _increments(event: Event) -> dict[str, float]:
                 "failures/num_failures": 1,
                 "failures/pls": sum(event.pls.values()),
                 "failures/lost_updates": event.lost_updates or 0,
-                **{f"overhead/{bucket}_h": getattr(event, f"{bucket}_h") for bucket in BUCKETS[1:]},
+                **{f"overhead/{bucket}_h": getattr(event, f"{bucket}_h") for bucket in STALLS[1:]},
             }
         case Grown():
             return {"overhead/load_h": event.load_h, "overhead/reschedule_h": event.reschedule_h}

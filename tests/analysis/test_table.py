@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 import analysis
-from analysis.stats import Rounding, blocks_of, estimate, seeds_text
+from analysis.stats import Rounding, blocks_of, estimate, seeds_text, verdicts
 from analysis.tables import comparisons, footnotes, show_interval
+from analysis.tables.strategies import content
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
 from tests.made_runs import BYTES_FULL, made_config, reseal, write_run
@@ -137,6 +138,26 @@ def test_columns_are_there_where_a_run_has_what_they_show(tmp_path: Path) -> Non
     stories = {"cached": "1.9 MB at least needed with its lookahead, 8.0 MB with", "priced": "node-hours"}
     for name, words in {**stories, "absurd": "longer than the job itself"}.items():
         assert words in str(analysis.show(rich / name))
+
+
+def test_an_overhead_without_a_price_is_a_dash_and_no_zero(tmp_path: Path) -> None:
+    """Of a strategy whose tracker has no price: in the table, in the advice, in the story, and never on the front."""
+    profile = {"base": "busy", "step_frac": {"ssu": 0.02}}
+    for name in ("none", "full", "cpr_mfu", "cpr_ssu"):
+        for seed in range(3):
+            write_run(tmp_path / f"{name}-{seed}", made_config(name, seed=seed, profile=profile))
+    frame = analysis.load(tmp_path)
+    known = frame.set_index("strategy")["overhead_frac"].notna().groupby(level=0).all()
+    assert known.to_dict() == {"none": True, "full": True, "cpr_mfu": False, "cpr_ssu": True}
+    (block,) = analysis.blocks_of(frame)
+    columns, rows = content(block, names=("strategy", "steps", "total"))
+    assert [column.title for column in columns] == ["strategy", "steps", "total"]
+    texts = {name: own for name, *own in rows}
+    assert (texts["cpr_mfu"], texts["full"][0]) == (["–", "–"], "0.00")
+    assert float(texts["cpr_ssu"][0]) >= 2
+    (*_, last) = verdicts(block)
+    assert (last.strategy, last.on_front) == ("cpr_mfu", False)
+    assert "emulated overhead –: save" in str(analysis.show(tmp_path / "cpr_mfu-0"))
 
 
 def test_intervals_read_well() -> None:

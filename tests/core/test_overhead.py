@@ -2,17 +2,22 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 
 from harness.config.derived import job_costs
 from harness.config.model import Config
+from harness.core.events import STALLS
 from harness.core.overhead import (
+    Link,
     OverheadLedger,
+    even_link_bytes,
     expected_pls,
     load_part_h,
     o_full_h,
     o_part_h,
+    save_price,
     saves_h,
     t_save_full_h,
     t_save_part_h,
@@ -158,6 +163,41 @@ def test_young_s_interval_is_where_full_recovery_costs_least(snapshot_frac: floa
     assert least_h <= min(o_full_h(costs, 0.999 * best_h), o_full_h(costs, 1.001 * best_h))
     if snapshot_frac is None:
         assert least_h / COSTS.job_h == pytest.approx(math.sqrt(2 * 0.1 / 20) + (0.2 + 0.3) / 20, rel=1e-12)
+
+
+@pytest.mark.parametrize("bound", [{"io_bound": "storage"}, {"io_bound": "link"}, {"storage_links": 2.0}])
+def test_a_full_save_of_even_shards_costs_o_save_whatever_bounds_it(bound: dict[str, Any]) -> None:
+    """Of four shards of 25 bytes one of 50 takes twice as long by links; one alone half as long by two links' storage.
+
+    Closed forms agree: k of N shards.
+    """
+    costs = dataclasses.replace(BY_BYTES, **({"io_bound": "both"} | bound))
+    even = even_link_bytes(100, [25] * 4)
+    prices = [save_price(costs, num, 100, Link(slowest, even)).write_h for num, slowest in ((100, 25), (100, 50))]
+    assert prices[0] == save_price(costs).write_h == pytest.approx(0.1)
+    assert prices[1] == pytest.approx({"storage": 0.1, "link": 0.2}.get(costs.io_bound, 0.1))
+    load_h = OverheadLedger(costs).charge_failure(load_bytes=50, bytes_full=100, link=Link(25, even)).load_h
+    assert load_h == pytest.approx({"storage": 0.1, "link": 0.2}.get(costs.io_bound, 0.1))
+    assert load_h == pytest.approx(load_part_h(costs))
+
+
+def test_steps_pay_for_their_parts_and_an_unknown_price_is_no_zero() -> None:
+    """Steps that run again pay too; a part without a price makes the total unknown, and no prices none of it."""
+    priced = dataclasses.replace(COSTS, step_frac={"mfu": 0.03, "mirror": 0.01}, num_trainers=2)
+    cases = (((), 0.0), (("mfu",), 0.03), (("mfu", "mirror"), 0.04), (("mfu", "replica"), None))
+    for parts, frac in cases:
+        ledger = OverheadLedger(priced, parts)
+        cost = ledger.charge_failure(rerun_samples=50_000)
+        stall_h = sum(getattr(cost, f"{name}_h") for name in STALLS[1:])
+        if frac is None:
+            assert (ledger.steps_h, ledger.total_h, ledger.overhead_frac, ledger.node_h) == (None,) * 4
+            continue
+        assert ledger.steps_h == pytest.approx(frac * (100 + 5), rel=1e-12)
+        assert ledger.total_h == pytest.approx(stall_h + frac * 105, rel=1e-12)
+        assert ledger.wall_h(500_000) == pytest.approx(50 * (1 + frac) + stall_h + frac * 5, rel=1e-12)
+        assert o_part_h(priced, 7, parts) == pytest.approx(o_part_h(COSTS, 7) + frac * 100, rel=1e-12)
+    unpriced = OverheadLedger(COSTS, ("replica",))
+    assert (unpriced.steps_h, unpriced.total_h) == (None, 0.0)
 
 
 def test_node_hours_count_every_node_of_the_job() -> None:

@@ -118,6 +118,10 @@ COLUMNS = (
 """Of a row of the table: all that is no time of this machine and no name of a file."""
 
 
+LATER = ("step_parts", "steps_h", "slowest_bytes")
+"""Fields of events that are younger than the records, and that no price of these runs fills."""
+
+
 def golden_clicks(folder: Path) -> Path:
     """400 prepared samples in ``folder``: 343 to train on."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +146,8 @@ def record_of(run_dir: Path) -> str:
 
     One JSON object a line. The row says too whether the record adds up.
     """
-    events = facts(read_events(run_dir / "events.jsonl"))
+    found = facts(read_events(run_dir / "events.jsonl"))
+    events = [{name: value for name, value in event.items() if name not in LATER} for event in found]
     (row,) = analysis.load(run_dir.parent).to_dict("records")
     shown = {column: None if pd.isna(row[column]) else row[column] for column in COLUMNS}
     return "".join(json.dumps(line, sort_keys=True) + "\n" for line in (*events, shown))

@@ -63,7 +63,7 @@ def test_the_best_is_the_cheapest_that_is_shown_below_the_margin() -> None:
     assert names(advice) == ["cpr_vanilla", "partial"]
     assert advice[0].node_h is not None
     assert advice[0].node_h.mean == pytest.approx(16 * 3.975)
-    assert (advice[3].unpriced, advice[3].more_h.mean) == (("replicas",), pytest.approx(-0.5))
+    assert (advice[3].unpriced, advice[3].more_h.mean) == (("replica",), pytest.approx(-0.5))
     assert names(advise(found, given, COSTS, 0.25)) == ["never_save"]
     assert names(advise(found[4:], given[4:], COSTS, 0.2)) == []
 
@@ -115,9 +115,10 @@ def test_the_price_of_a_save_at_which_youngs_interval_is_the_better_one_is_found
 def test_plan_says_the_advice_and_what_would_change_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["plan", "cpr56_priced", "--simulate", "100", "--advise", "0.1"]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[-6].startswith("advice: cpr_vanilla: 0.2")
-    assert said[-6].endswith(", margin 0.1")
-    assert said[-5].startswith("next: partial, ")
-    assert said[-4].startswith("or buddy, if the replicas, whose price is unknown, cost below ")
+    assert said[-7].startswith("advice: cpr_vanilla: 0.2")
+    assert said[-7].endswith(", margin 0.1")
+    assert said[-6].startswith("next: partial, ")
+    assert said[-5].startswith("or buddy, if the replica, whose price is unknown, cost below ")
+    assert said[-4].startswith("or parity, if the parity, whose price is unknown, cost below ")
     assert [line.split(":")[0] for line in said[-3:]] == ["MTBF 28 h", "O_save 5.6 min", "margin 0.1"]
-    assert "node-hours unknown (profile.num_trainers)" not in said[-6]
+    assert "node-hours unknown (profile.num_trainers)" not in said[-7]

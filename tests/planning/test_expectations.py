@@ -26,7 +26,7 @@ import pytest
 from harness.config.derived import job_costs
 from harness.config.model import Config
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES
-from harness.core.overhead import load_price, save_price
+from harness.core.overhead import load_price, save_price, steps_h
 from harness.core.seeds import generator
 from harness.core.strategies import make_strategy
 from harness.planning.simulate import Job, Outcome, due_saves, simulate
@@ -45,7 +45,13 @@ PERIOD_H = {
 }
 
 
-def outcomes(strategy: dict[str, Any], profile: str = "cpr56", **more: Any) -> tuple[Job, list[Outcome]]:
+MEASURED = {"base": "cpr56_measured", "load": "by_bytes", "detect_death_h": 0.1, "num_trainers": 8}
+BOUND = {**MEASURED, "io_bound": "link"}
+
+
+def outcomes(
+    strategy: dict[str, Any], profile: str | dict[str, Any] = "cpr56", **more: Any
+) -> tuple[Job, list[Outcome]]:
     """A strategy over schedules of exactly ``job_h / mtbf_h`` failures at independent uniform hours."""
     config = Config.model_validate({"profile": profile, "strategy": strategy, "model": {"size": "kaggle"}, **more})
     job = job_of(config, job_costs(config, TOTAL), KAGGLE_CARDINALITIES)
@@ -111,7 +117,7 @@ def assert_mean(values: list[float], expected: float, slack: float = 0.0) -> Non
 def test_mean_pls_is_its_exact_expectation_at_the_published_overhead(name: str, low: float, high: float) -> None:
     """Within 4 standard errors; priority strategies lose by this measure what vanilla loses, full recovery nothing."""
     found = outcomes({"name": name})[1]
-    assert low <= statistics.fmean(outcome.overhead_frac for outcome in found) <= high
+    assert low <= statistics.fmean(outcome.overhead_frac or 0.0 for outcome in found) <= high
     if name == "full":
         assert {outcome.pls for outcome in found} == {0.0}
     else:
@@ -135,9 +141,14 @@ def test_poster50_meets_its_expectation_with_and_without_k(counts_ranks: bool, p
     assert_mean([outcome.pls for outcome in found], expected)
 
 
-@pytest.mark.parametrize(("profile", "mode"), [("cpr56_priced", "sync"), ("poster50_priced", "async")])
+@pytest.mark.parametrize(
+    ("profile", "mode", "num_nodes"),
+    [("cpr56_priced", "sync", 16), ("poster50_priced", "async", 38), (MEASURED, "sync", 16), (BOUND, "sync", 16)],
+)
 @pytest.mark.parametrize("name", ["never_save", "full", "partial", "cpr_mfu"])
-def test_priced_hours_meet_their_exact_expectation(name: str, profile: str, mode: str) -> None:
+def test_priced_hours_meet_their_exact_expectation(
+    name: str, profile: str | dict[str, Any], mode: str, num_nodes: int
+) -> None:
     """Within 4 standard errors; two failures at one boundary, which happen once in 150,000 schedules, give the rest."""
     job, found = outcomes({"name": name}, profile, save={"mode": mode})
     costs, config = job.costs, Config.model_validate({"strategy": {"name": name}})
@@ -146,11 +157,18 @@ def test_priced_hours_meet_their_exact_expectation(name: str, profile: str, mode
     takes_S = 1 - (1 - strike_mass() * round(costs.ranks_per_failure) / costs.num_ps) ** num_failures
     lost_h, loads = 0.0, {"never_save": 0.0, "full": fails_S.sum()}.get(name, takes_S.sum())
     read_frac = 1.0 if name == "full" else sum(job.sizes.shards.values()) / job.sizes.full
+    if costs.io_bound == "link":  # each lost shard over its own; the shards are even
+        read_frac, loads = 1.0, 0.0 if name == "never_save" else fails_S.sum()
     if name == "full":
         interval: Any = strategy.interval.samples
         lost_h = float(fails_S @ since_save(interval / TOTAL * JOB_H)) * costs.job_h
-    saves_h = sum(save_price(costs, size, job.sizes.full).stall_h for size in due_saves(strategy, job).sizes)
-    exact_h = saves_h + fails_S.sum() * costs.o_res_h + load_price(costs, loads * read_frac) + lost_h
-    hours = [outcome.overhead_frac * costs.job_h for outcome in found]
+    due = due_saves(strategy, job)
+    prices = (save_price(costs, size, job.sizes.full, link) for size, link in zip(due.sizes, due.links, strict=True))
+    saves_h = sum(price.stall_h for price in prices)
+    waits_h = fails_S.sum() * (costs.o_res_h + costs.detect_death_h)
+    each_step_h = steps_h(costs, strategy.step_parts, lost_h) or 0.0
+    assert (each_step_h > 0) == (name == "cpr_mfu" and costs.step_frac is not None)
+    exact_h = saves_h + waits_h + load_price(costs, loads * read_frac) + lost_h + each_step_h
+    hours = [outcome.total_h or 0.0 for outcome in found]
     assert_mean(hours, exact_h, slack=1e-4 * exact_h)
-    assert found[0].node_h == pytest.approx(hours[0] * {"cpr56_priced": 16, "poster50_priced": 38}[profile])
+    assert found[0].node_h == pytest.approx(hours[0] * num_nodes)

@@ -170,13 +170,16 @@ def test_sizes_add_up_over_shards() -> None:
 
 @pytest.mark.parametrize("name", ["full", "partial", "never_save"])
 def test_only_lost_ranks_are_failures(name: str) -> None:
-    """Writes that fail and bits that flip are no deaths. A failure costs ``detect_h`` more, once, if ranks hang."""
+    """Writes that fail and bits that flip are no deaths. A failure costs ``detect_h`` more, once, if ranks hang;
+    else ``detect_death_h``, if that is not the longer of both.
+    """
     text = "hour,rank,fault\n9,ps2,disk_full\n20,ps3,bitflip\n30,ps0,kill\n40,ps1,hang\n40,ps2,hang\n"
     planned = planned_under(text.splitlines(), COSTS, BATCH)
-    costs = replace(COSTS, detect_h=0.5)
-    outcome = simulate(make_strategy(options_of(name), costs), replace(JOB, costs=costs), planned)
-    assert outcome.num_failures == 2
-    assert outcome.reschedule_h == pytest.approx(2 * COSTS.o_res_h + 0.5)
+    for death_h, expected_h in ((0.0, 0.5), (0.25, 0.75), (0.75, 1.5)):
+        costs = replace(COSTS, detect_h=0.5, detect_death_h=death_h)
+        outcome = simulate(make_strategy(options_of(name), costs), replace(JOB, costs=costs), planned)
+        assert outcome.num_failures == 2
+        assert outcome.reschedule_h == pytest.approx(2 * COSTS.o_res_h + expected_h)
 
 
 # --- the wall clock ---------------------------------------------------------------------------------------------------

@@ -53,6 +53,8 @@ _LIES: list[tuple[str, str, type[Event], dict[str, Any], str]] = [
     ("cpr_vanilla", "free", Finished, {"pls": 0.01}, "pls is 0.01"),
     ("cpr_vanilla", "free", Finished, {"overhead_frac": 0.0}, "overhead_frac is 0.0"),
     ("cpr_vanilla", "free", Finished, {"save_h": 1.0}, "save_h is 1.0"),
+    ("cpr_vanilla", "free", Finished, {"steps_h": 0.0}, "steps_h is 0.0, the events give None"),
+    ("cpr_vanilla", "free", Saved, {"slowest_bytes": 0}, "the rank that wrote most wrote 0 of"),
     ("cpr_vanilla", "free", Finished, {"num_failures": 4}, "num_failures is 4"),
     ("cpr_vanilla", "free", Finished, {"update_pls": 0.5}, "update_pls is 0.5"),
     ("cpr_vanilla", "free", Finished, {"lost_tracked": 1}, "lost_tracked is 1"),

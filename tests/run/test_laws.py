@@ -5,6 +5,7 @@ That they hold on the rpc engine too follows from ``test_equivalence``: both eng
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 import analysis
 from harness.config.model import Config
 from harness.core.errors import RunFailed
-from harness.core.events import Evaluated, Finished, Noticed, Recovered
+from harness.core.events import BUCKETS, Evaluated, Finished, Noticed, Recovered
+from harness.core.overhead import o_part_h, steps_h
 from harness.core.plans import Progress, RecoveryPlan
 from harness.core.seeds import generator
 from harness.core.strategies import STRATEGIES, CprVanilla
@@ -104,7 +106,7 @@ def test_a_long_notice_makes_a_death_harmless(config: Config, tmp_path: Path, na
     simulated = simulate(run_spec.strategy, job_of(config), run_spec.planned_faults)
     hours = simulated.load_h, simulated.lost_h, simulated.reschedule_h, simulated.pls
     assert (found.load_h, found.lost_h, found.reschedule_h, found.pls) == pytest.approx(hours, rel=1e-12)
-    is_known = name == "buddy" or (on_notice == "handover" and run_spec.strategy.tracker is None)
+    is_known = name in ("buddy", "parity") or (on_notice == "handover" and run_spec.strategy.tracker is None)
     most = pytest.approx(simulated.save_h, rel=1e-12)
     assert found.save_h == most if is_known else found.save_h < simulated.save_h
 
@@ -149,6 +151,46 @@ def test_without_a_notice_nothing_is_done(config: Config, tmp_path: Path) -> Non
         for number, how in enumerate([("", "none"), (0, "handover"), (LONG_S, "none")])
     ]
     assert records[0] == records[1] == records[2]
+
+
+ALL_PRICES = {
+    "profile__step_frac": {"mfu": 0.031, "mirror": 0.01, "replica": 0.02},
+    "profile__o_save_fixed_h": 0.1,
+    "profile__detect_death_h": 0.02,
+    "profile__num_trainers": 3,
+    "profile__load": "by_bytes",
+}
+BOUNDS = (
+    {"profile__io_bound": "link"},
+    {"profile__io_bound": "both", "profile__storage_links": 1.5, "cluster__placement": "table"},
+)
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=["link", "both"])
+@pytest.mark.parametrize("clock", ["samples", "wall"])
+@pytest.mark.parametrize("name", ["full", "cpr_mfu", "cpr_mirror", "buddy"])
+def test_run_simulator_closed_form_and_audit_agree_on_all_prices_at_once(
+    config: Config, tmp_path: Path, name: str, clock: str, bound: dict[str, Any]
+) -> None:
+    """Law: every bucket, on both clocks. Closed forms are of even shards and of as many failures as there are."""
+    config = changed(config, strategy__name=name, data__max_train_samples=256, trace__clock=clock)
+    config = saving_every(changed(config, **ALL_PRICES, **bound), 60)
+    finished, _ = run(config, tmp_path / name)  # whose audit finds nothing
+    run_spec = RunSpec(config)
+    simulated = simulate(run_spec.strategy, job_of(config), run_spec.planned_faults)
+    parts = run_spec.strategy.step_parts
+    assert bool(parts) == (name != "full")
+    if run_spec.strategy.tracker is not None:  # a budget that need not be used up, rows that the mirror sends
+        assert finished.save_h <= simulated.save_h * (1 + 1e-12)
+        assert finished.steps_h == simulated.steps_h == steps_h(run_spec.costs, parts)
+        return
+    for bucket in BUCKETS:
+        assert getattr(finished, f"{bucket}_h") == pytest.approx(getattr(simulated, f"{bucket}_h"), rel=1e-12), bucket
+    assert (finished.overhead_frac, finished.node_h) == (simulated.overhead_frac, simulated.node_h)
+    if name == "buddy" and run_spec.config.cluster.placement == "row":
+        job_h = run_spec.costs.job_h
+        costs = replace(run_spec.costs, mtbf_h=job_h / finished.num_failures)
+        assert simulated.total_h == pytest.approx(o_part_h(costs, job_h / finished.num_saves, parts), rel=0.01)
 
 
 def test_prices_change_hours_and_nothing_else(config: Config, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.runs import changed, run, saving_every
 
 REBUILT: dict[str, set[str]] = {
     "Accounting": {"count_updates", "bytes_full", "shard_bytes", "groups", "memory_bytes"},
-    "Boundaries": {"run_spec", "faults", "progress", "overhead_h", "strikes", "at_boundaries"},
+    "Boundaries": {"run_spec", "faults", "progress", "overhead", "strikes", "at_boundaries"},
     "ChangedTracker": {"shard", "spans"},
     "Checkpoint": {"run", "uploaded"},
     "Checkpointer": {
@@ -45,7 +45,7 @@ REBUILT: dict[str, set[str]] = {
     "Notices": {
         *("run", "ask", "supervisor", "injections", "checkpointer", "accounting"),
     },
-    "OverheadLedger": {"costs"},
+    "OverheadLedger": {"costs", "parts"},
     "Parity": {"make_shard", "num_rows"},
     "ParityRecovery": {"run", "uploaded", "groups", "unanswered"},  # all are answered
     "PlsLedger": {"weights", "total_samples", "counts_restores"},
