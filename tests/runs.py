@@ -46,6 +46,10 @@ def saving_every(config: Config, samples: int) -> Config:
     return changed(config, strategy__interval_samples=interval)
 
 
+OF_STRATEGY: dict[str, dict[str, Any]] = {"cpr_state": {"trainer__optimizer": "adagrad"}}
+"""Other keys that a strategy needs, for :func:`changed`."""
+
+
 def changed(config: Config, **dotted: Any) -> Config:
     """``config`` with keys set: ``changed(config, strategy__name="full")`` sets ``strategy.name``.
 

@@ -184,10 +184,8 @@ def verify(options: argparse.Namespace) -> int:
     _say_if_compiling()
     from harness.run import assemble
     from harness.run import verify as verification
-    from harness.run.spec import check
 
-    for remark in {remark: None for config in configs for remark in check(config)}:
-        console.note(f"note: {remark}")
+    configs = _fitting(configs)
     work_dir = Path(f"{configs[0].out}-verify")
     is_identical = True
     assemble.prepare_fork_server()
@@ -204,6 +202,25 @@ def verify(options: argparse.Namespace) -> int:
             verification.discard(config, work_dir)
         is_identical &= not differences
     return OK if is_identical else FAILED
+
+
+def _fitting(configs: Sequence[Config]) -> list[Config]:
+    """The configurations whose keys fit their strategy; a note names the others. Raises ConfigError for one alone."""
+    from harness.run.spec import check
+
+    fit: list[Config] = []
+    remarks: list[str] = []
+    for config in configs:
+        try:
+            remarks += check(config)
+            fit.append(config)
+        except ConfigError as error:
+            if len(configs) == 1:
+                raise
+            remarks.append(f"{config.strategy.name} is left out: {error}")
+    for remark in dict.fromkeys(remarks):
+        console.note(f"note: {remark}")
+    return fit
 
 
 def _find_inputs(config: Config) -> None:

@@ -5,6 +5,7 @@ from harness.core.errors import ConfigError
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.plans import CHIEF, all_ranks
 from harness.core.strategies import Strategy
+from harness.core.trackers import TRACKERS
 
 
 def refuse_combinations(config: Config, strategy: Strategy) -> None:
@@ -62,6 +63,17 @@ def refuse_combinations(config: Config, strategy: Strategy) -> None:
         ps_rank, trainer = ranks[config.num_ps - 1], ranks[-1]
         trainers = trainer if trainer == CHIEF else f"{CHIEF} to {trainer}"
         raise ConfigError(f"cluster.place: expected ranks ps0 to {ps_rank} and {trainers}, got {', '.join(unknown)}")
+    _refuse_with_optimizer(config, strategy)
+
+
+def _refuse_with_optimizer(config: Config, strategy: Strategy) -> None:
+    """Raise ConfigError if the strategy needs another optimizer of the tables."""
+    growing = [name for name, optimizer in OPTIMIZERS.items() if optimizer.state_grows]
+    if TRACKERS[strategy.tracker].needs_growth and config.trainer.optimizer not in growing:
+        raise ConfigError(
+            f"trainer.optimizer: expected {' or '.join(growing)} with strategy {config.strategy.name}, got "
+            f"{config.trainer.optimizer}; the strategy ranks rows by the growth of their state"
+        )
     if not strategy.restores_exactly and OPTIMIZERS[config.trainer.optimizer].num_states(1):
         raise ConfigError(
             f"trainer.optimizer: expected sgd for saves with rounded values ({config.strategy.name}), got "

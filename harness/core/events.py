@@ -72,7 +72,7 @@ class Started(Event):
     num_tracked_rows: int
     rank_rows: list[int]  # of each PS rank; its share of them is its weight in PLS with table-wise placement
     bytes_full: int  # payload of a full save
-    restores_exactly: bool = True  # whether saves hold rows to the bit; if not, repeated steps may have other losses
+    restores_exactly: bool = True  # whether repeated steps must have the losses of the first time
     row_bytes: int  # of which one row
     recoveries: dict[str, dict[str, bool]]  # by kind of recovery: rolls_back, loses_updates, reads_rows (``Recovery``)
     config_hash: str

@@ -31,6 +31,8 @@ class RowOptimizer:
 
     initial_state = 0.0
     """Value of every state column before the first update."""
+    state_grows: ClassVar[bool] = False
+    """Whether a row has a state, and no update makes a value of it smaller."""
     _rule: ClassVar[int]
 
     def num_states(self, dim: int) -> int:
@@ -92,6 +94,7 @@ class RowwiseAdagrad(RowOptimizer):
     ``sum += mean over D of gradient ** 2``, then ``row -= learning_rate * gradient / (sqrt(sum) + 1e-10)``.
     """
 
+    state_grows = True
     _rule = row_loops.ROWWISE_ADAGRAD
 
     def num_states(self, dim: int) -> int:
@@ -104,6 +107,7 @@ class Adagrad(RowOptimizer):
     ``sum += gradient ** 2``, then ``row -= learning_rate * gradient / (sqrt(sum) + 1e-10)``, for each of D values.
     """
 
+    state_grows = True
     _rule = row_loops.ADAGRAD
 
     def num_states(self, dim: int) -> int:

@@ -68,12 +68,19 @@ class PlsLedger(Resumable):
 
     def lost(self, rank: Rank, samples_now: int) -> float:
         """Record that ``rank`` died at ``samples_now`` and was restored without a rollback; returns the PLS it adds."""
-        added = self._weights[rank] * (samples_now - self._since[rank]) / self._total_samples
+        added = self._added_by(rank, samples_now)
         self._lost_at.append(samples_now)
         self._added.append(added)
         if self._counts_restores:
             self._since[rank] = samples_now
         return added
+
+    def with_loss_of(self, ranks: Iterable[Rank], samples_now: int) -> float:
+        """The PLS of all ranks if ``ranks`` died at ``samples_now`` and were restored without a rollback."""
+        return self.total + sum(self._added_by(rank, samples_now) for rank in sorted(ranks))
+
+    def _added_by(self, rank: Rank, samples_now: int) -> float:
+        return self._weights[rank] * (samples_now - self._since[rank]) / self._total_samples
 
     def rolled_back(self, samples: int) -> None:
         """Record a full recovery to the checkpoint at ``samples``: all up to it is saved, no loss after it counts."""
@@ -154,9 +161,23 @@ class UpdateLedger(Resumable):
         gone, gone_tracked = gone_2.tolist()
         return gone, gone_tracked
 
-    def rolled_back(self) -> None:
-        """Record a full recovery: all counts return to their values at the last checkpoint."""
+    def with_loss_of(self, ranks: Iterable[Rank]) -> float:
+        """Lost updates / updates sent, if ``ranks`` died now and were restored without a rollback; 0 before a step."""
+        sent, persisted, lost, _ = self._counts[:, 0]
+        places = [self._places[rank] for rank in ranks]
+        return float(lost.sum() + (sent - persisted - lost)[places].sum()) / max(1, int(sent.sum()))
+
+    def rolled_back(self) -> tuple[int, int]:
+        """Record a full recovery: all counts return to their values at the last checkpoint.
+
+        Returns the updates that are lost, ``(all, tracked)``: those that the rows of the checkpoint lack. There are
+        some only after priority saves, which leave rows of older versions in a checkpoint.
+        """
         self._counts = self._checkpoint.copy()
+        gone_2R = self._counts[_SENT] - self._counts[_PERSISTED] - self._counts[_LOST]
+        self._counts[_LOST] += gone_2R
+        gone, gone_tracked = gone_2R.sum(axis=1).tolist()
+        return gone, gone_tracked
 
     def totals(self) -> dict[str, float | None]:
         """The fields of the Finished event about updates: applied, lost, recovered, and PLS, of all and tracked tables.

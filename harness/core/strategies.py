@@ -68,7 +68,9 @@ class Strategy:
     injects_failures: bool = True
     """Whether the failures of the trace are carried out."""
     restores_exactly: bool = True
-    """Whether a save holds the exact bits of its rows. If not, repeated steps have other losses than at first."""
+    """Whether a save holds the exact bits of its rows."""
+    repeats_exactly: bool = True
+    """Whether steps that are repeated after a rollback have the losses of the first time."""
     recoveries: tuple[str, ...]
     """The kinds of recovery that plans of this strategy name, keys of ``harness.recovery.recoveries.RECOVERIES``."""
     resets_states: bool = False
@@ -229,10 +231,27 @@ class Partial(_Saving):
         restore_optimizer: Literal["with_rows", "reset"] = "with_rows"
         """Optimizer state of a shard that is restored without a rollback. `with_rows`: the state that was saved with
         each row. `reset`: the initial state. `sgd` has no state."""
+        guard: Annotated[float, Field(ge=0, le=100)] | None = None
+        """Most loss in %, as `guard_by` counts it, that partial recoveries may add up to. A failure that would exceed
+        it rolls all ranks back instead, which undoes the losses since the save (after MoEGambit). null: no limit."""
+        guard_by: Literal["pls", "updates"] = "pls"
+        """What `guard` limits. `pls`: the portion of lost samples. `updates`: lost updates, of all updates so far."""
 
     def __init__(self, options: Options, costs: Costs) -> None:
         super().__init__(options, costs)
         self.resets_states = options.restore_optimizer == "reset"
+        self._guard, self._guard_by = options.guard, options.guard_by
+        if options.guard is not None and "rollback" not in self.recoveries:
+            self.recoveries = (*self.recoveries, "rollback")
+
+    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
+        if self._guard is not None:
+            spent = progress.pls if self._guard_by == "pls" else progress.update_pls
+            if spent is None:
+                raise ConfigError("strategy.guard_by: expected pls where updates are not counted, got updates")
+            if 100 * spent > self._guard:
+                return RecoveryPlan(kinds=dict.fromkeys(lost, "rollback"))
+        return super().plan_recovery(lost, progress)
 
 
 class CprVanilla(Partial):
@@ -285,7 +304,7 @@ class Differential(Partial):
 
     def __init__(self, options: Options, costs: Costs) -> None:
         super().__init__(options, costs)
-        self.restores_exactly = options.bits == 32
+        self.restores_exactly = self.repeats_exactly = options.bits == 32
         self._kind = "differential" if self.restores_exactly else f"differential_{options.bits}"
         if options.recovery == "full":
             self._recovery = "rollback"
@@ -381,6 +400,7 @@ class CprPriority(CprVanilla):
         self.tracker, self._r, self._kind = self._tracker, exact(options.r), "priority"
         self.tracker_options = {name: getattr(options, name) for name in self._for_tracker}
         self._between = "tracked" if options.untracked == "interval" else "priority"
+        self.repeats_exactly = options.guard is None  # a rollback restores rows of different ages
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
         plan = super().plan_save(progress)
@@ -442,6 +462,20 @@ class CprScar(CprPriority):
     _tracker = "scar"
 
 
+class CprOldest(CprPriority):
+    """``cpr_oldest``: priority saves of the rows that are longest unsaved, in turn, without an access counter."""
+
+    colours = ("#4f5fb5", "#9aa5ee")
+    _tracker = "oldest"
+
+
+class CprState(CprPriority):
+    """``cpr_state``: priority saves of the rows whose optimizer state has grown most since their last save."""
+
+    colours = ("#a04000", "#e08e45")
+    _tracker = "state"
+
+
 class CprMirror(CprPriority):
     """``cpr_mirror``: ``cpr_mfu`` with a mirror: the trainer keeps the newest values of some rows (docs/MIRROR.md).
 
@@ -485,6 +519,8 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "differential": Differential,
     "buddy": Buddy,
     "parity": Parity,
+    "cpr_oldest": CprOldest,
+    "cpr_state": CprState,
 }
 
 BUILT_IN = tuple(STRATEGIES)

@@ -56,6 +56,8 @@ class Tracker(Resumable):
     """Whether :meth:`touched` must be called."""
     needs_norms: ClassVar[bool] = False
     """Whether :meth:`moved` must be called."""
+    needs_growth: ClassVar[bool] = False
+    """Whether the optimizer must have a state of each row that only grows."""
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
         pass
@@ -353,6 +355,87 @@ class MassTracker(TopTracker):
         self._mass_M[:] = 0
 
 
+class OldestTracker(Tracker):
+    """Chooses the K dirty rows of a table that are longest unsaved, in the order of the table, in turn.
+
+    A row is dirty if it was touched since its last save. A cursor goes round each table: a choice begins at the cursor,
+    leaves out clean rows, and the cursor then stands behind the last saved row. So a dirty row of a table of T rows is
+    saved by one of the next ceil(T / K) saves, which are 1/r where r T is whole. After the sequential selection of
+    MoC-System (arXiv 2408.04307). Memory: a byte a row and a cursor a table; nothing is counted.
+    """
+
+    needs_touches = True
+    _state = ("_cursors",)
+    _state_in_place = ("_is_dirty_M",)
+
+    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
+        self._shard = shard
+        self._r: float = spec.options["r"]
+        self._tables = spec.tables
+        self._is_dirty_M = np.zeros(len(shard.rows_MD), np.bool_)
+        self.reset()
+
+    def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
+        self._is_dirty_M[rows_N.numpy()] = True
+
+    def choose(self, table: int, step: int) -> Tensor:
+        span = self._shard.span(table)
+        rows = np.flatnonzero(self._is_dirty_M[span]) + span.start
+        first = int(np.searchsorted(rows, self._cursors[table]))
+        return torch.from_numpy(np.sort(np.roll(rows, -first)[: budget_rows(span.stop - span.start, self._r)]))
+
+    def saved(self, table: int, rows: Tensor | slice) -> None:
+        """Mark the rows as clean, and move the cursor of a tracked table behind the last of them in its order."""
+        self._is_dirty_M[rows if isinstance(rows, slice) else rows.numpy()] = False
+        if table in self._cursors and isinstance(rows, Tensor) and len(rows):
+            before = rows[rows < self._cursors[table]]
+            self._cursors[table] = int((before if len(before) else rows)[-1]) + 1
+
+    def reset(self) -> None:
+        self._is_dirty_M[:] = False
+        self._cursors = {table: self._shard.span(table).start for table in self._tables}
+
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
+        return placement.num_rows(rank_index) + 8 * len(spec.tables)
+
+
+class StateTracker(TopTracker):
+    """Chooses the K rows whose optimizer state has grown most since their last save; ties go to the lower row.
+
+    A row's state is its sums of squared gradients. It has grown by the difference of their L2 norms, so no update needs
+    to be counted. After TorchRec's ModelDeltaTracker, which ranks rows by their momentum or its change
+    (pytorch/torchrec, distributed/model_tracker). Memory: 4 bytes a row, for the norm at its last save.
+    """
+
+    needs_growth = True
+    _state_in_place = ("_saved",)
+
+    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
+        super().__init__(shard, spec)
+        self._saved = {table: self._norms(shard.span(table)) for table in spec.tables}
+
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
+        return 4 * sum(placement.num_local_rows(rank_index, table) for table in spec.tables)
+
+    def _norms(self, rows: Tensor | slice) -> Tensor:
+        states_NS = self._shard.rows_MD[rows, self._shard.dim :].contiguous()
+        return distances(states_NS, torch.zeros_like(states_NS))
+
+    def _scores(self, table: int) -> Tensor:
+        return self._norms(self._shard.span(table)) - self._saved[table]
+
+    def saved(self, table: int, rows: Tensor | slice) -> None:
+        if table in self._saved:
+            own = slice(None) if isinstance(rows, slice) else rows - self._shard.span(table).start
+            self._saved[table][own] = self._norms(rows)
+
+    def reset(self) -> None:
+        for table in self._saved:
+            self.saved(table, self._shard.span(table))
+
+
 class ChangedTracker(Tracker):
     """Chooses all rows, of any table, that changed since the last base or since the shard was restored (Check-N-Run).
 
@@ -420,6 +503,8 @@ TRACKERS: dict[str | None, type[Tracker]] = {
     "ssu": SsuTracker,
     "mass": MassTracker,
     "scar": ScarTracker,
+    "oldest": OldestTracker,
+    "state": StateTracker,
     "changed": ChangedTracker,
 }
 """Tracker classes by name; None for strategies whose saves need none."""

@@ -19,7 +19,7 @@ from harness.core.clock import FailureClock, boundary_at, strike_step
 from harness.core.faults import PlannedFault, merge_faults
 from harness.core.overhead import Link, OverheadLedger, even_link_bytes
 from harness.core.placement import Placement, budget_rows
-from harness.core.plans import Costs, Progress, Rank, SavePlan, ps_rank
+from harness.core.plans import Costs, Progress, Rank, SavePlan, is_ps, ps_rank
 from harness.core.pls import PlsLedger
 from harness.core.strategies import Strategy
 from harness.recovery.accounting import Ledgers
@@ -283,11 +283,12 @@ class _Run:
         progress = _progress(planned_kill.step, saved_step, self.job.batch_size, total_samples)
         ranks, takes_trainers = frozenset(planned_kill.ranks), planned_kill.takes_trainers
         kept = self._serve_notices(planned_kill.notices, has_checkpoint=saved_step is not None)
-        plan = plan_recovery(self.strategy, ranks, progress, takes_trainers=takes_trainers, kept=kept)
         closed_step = _last(self.saves.closing_steps, planned_kill.step)
         if closed_step is not None and closed_step != self.closed_step:
             self.pls.saved(closed_step * self.job.batch_size)
             self.closed_step = closed_step
+        at_loss = self.ledgers.with_loss_of(filter(is_ps, ranks - kept.keys()), progress)
+        plan = plan_recovery(self.strategy, ranks, at_loss, takes_trainers=takes_trainers, kept=kept)
         self.ledgers.charge_recovery(plan, progress, planned_kill.injection)
         self._next_step = saved_step or 0 if rolls_back(plan) else planned_kill.step + 1
 

@@ -93,7 +93,7 @@ class _Auditor:
         self._losses: list[float] = []
         self._noticed: list[Noticed] = []  # that no rollback has undone
         self._kept: dict[str, str] = {}  # kinds of recovery of ranks that lose nothing, told since the last recovery
-        self._partial: list[tuple[int, Recovered]] = []  # finished steps at partial recoveries that are not undone
+        self._losing: list[tuple[int, Recovered]] = []  # that are not undone, after so many finished steps
         self._repeats = Repeats()
         self._evaluated: Evaluated | None = None  # the final evaluation
         self._step = 0
@@ -338,17 +338,17 @@ class _Auditor:
         num_rerun = 0  # samples
         self._check_dense(event)
         if event.rollback:
-            self._undo_partial(event)
+            self._undo_lost(event)
             self._roll_back(event)
             num_rerun = event.samples - event.resume_samples
         else:
-            self._partial.append((self._step, event))
             self._repeats.recover_partially(self._step, len(self._losses))
             ranks = _ps_of(event)
             self._expect("number of ranks with PLS", len(event.pls), len(ranks))
             losing = self._ranks_that("loses_updates", event)
             for rank in ranks:
                 self._lose_samples(rank, event, loses=rank in losing)
+        self._losing.append((self._step, event))
         self._expect("load_h", event.load_h, self._load_h(event))
         lost_h = num_rerun / self._started.total_samples * self._profile["job_h"]
         self._expect("lost_h", event.lost_h, lost_h)
@@ -481,18 +481,18 @@ class _Auditor:
         self._step = event.resume_step
         self._since_samples = dict.fromkeys(self._since_samples, event.resume_samples)
 
-    def _undo_partial(self, rollback: Recovered) -> None:
-        """What partial recoveries after the save have lost is trained again."""
+    def _undo_lost(self, rollback: Recovered) -> None:
+        """What recoveries after the save have lost is trained again."""
         step = rollback.resume_step
         self._repeats.roll_back(step, self._step, len(self._losses))
-        for _, event in (each for each in self._partial if each[0] >= step):
+        for _, event in (each for each in self._losing if each[0] >= step):
             for name in _OF_UPDATES:
                 self._totals[name] -= getattr(event, name) or 0
         for event in (each for each in self._noticed if each.step >= step):
             for name in _PERSISTED:
                 self._totals[name] -= getattr(event, name) or 0
         self._noticed = [each for each in self._noticed if each.step < step]
-        self._partial = [each for each in self._partial if each[0] < step]
+        self._losing = [each for each in self._losing if each[0] < step]
         self._pls = [each for each in self._pls if each[0] < rollback.resume_samples]
 
     def _lose_samples(self, rank: str, event: Recovered, *, loses: bool) -> None:

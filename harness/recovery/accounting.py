@@ -5,7 +5,7 @@ hours and measured seconds are kept apart.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.cluster.protocol import Written
@@ -40,6 +40,10 @@ class Ledgers:
     def link(self, num_bytes: int) -> Link:
         """``num_bytes`` over the link of one rank, with those of a full save of even shards."""
         return Link(num_bytes, even_link_bytes(self.bytes_full, self.shard_bytes.values()))
+
+    def with_loss_of(self, ranks: Iterable[Rank], progress: Progress) -> Progress:
+        """``progress`` with the PLS that the run has if ``ranks`` are restored alone."""
+        return replace(progress, pls=self.pls.with_loss_of(ranks, progress.samples))
 
     def charge_recovery(
         self, plan: RecoveryPlan, progress: Progress, injection: Injection, upload_bytes: int = 0
@@ -117,6 +121,12 @@ class Accounting(Ledgers, Resumable):
         self._num_lost_ranks = 0
         self.unmeasured: list[list[Rank]] = []
         self.measured_s = dict.fromkeys(STALLS, 0.0)
+
+    def with_loss_of(self, ranks: Iterable[Rank], progress: Progress) -> Progress:
+        """As of the base; with lost updates, if they are counted, but for those of the step under way."""
+        ranks = [*ranks]
+        of_updates = self.updates and self.updates.with_loss_of(ranks)
+        return replace(super().with_loss_of(ranks, progress), update_pls=of_updates)
 
     def count_step(self, plan: BatchPlan) -> None:
         """Count the updates of one finished step, whose batch has ``plan``."""
@@ -238,7 +248,7 @@ class Accounting(Ledgers, Resumable):
                 self.updates.lost(rank, in_flight.get(rank, (0, 0)), uploaded[rank].updates) for rank in losing(plan)
             ]
             if goes_back:
-                self.updates.rolled_back()
+                lost.append(self.updates.rolled_back())
         return Recovered(
             step=progress.step,
             samples=progress.samples,

@@ -13,6 +13,7 @@ from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, is_ps
 from harness.core.strategies import Strategy
+from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer
 from harness.recovery.injections import Injections
 from harness.recovery.kinds import LostRanks, Restoration
@@ -37,6 +38,7 @@ class Failover:
     recoveries: Recoveries
     injections: Injections
     notices: Notices
+    accounting: Accounting
     max_replacements_in_a_row: int
 
     def __post_init__(self) -> None:
@@ -98,7 +100,8 @@ class Failover:
         newest = self.checkpointer.newest
         committed = replace(progress, saved_step=newest and newest.step, saved_samples=newest and newest.samples)
         ranks, handed_over = frozenset(filter(is_ps, dead)), self.notices.handed_over()
-        return LostRanks(ranks=ranks, progress=committed, checkpoint=newest, handed_over=handed_over)
+        at_loss = self.accounting.with_loss_of(ranks - self.notices.kinds.keys(), committed)
+        return LostRanks(ranks=ranks, progress=at_loss, checkpoint=newest, handed_over=handed_over)
 
     def _restore(self, plan: RecoveryPlan, loss: LostRanks) -> int:
         """Have the ranks of ``plan`` restored, and call the kinds' hooks; returns the number of restored rows."""

@@ -95,7 +95,7 @@ class Job:
             num_steps=run_spec.num_steps,
             batch_size=config.trainer.batch_size,
             every_steps=config.metrics.log_every_steps,
-            repeats_exactly=run_spec.strategy.restores_exactly,
+            repeats_exactly=run_spec.strategy.repeats_exactly,
         )
         self.accounting = _make_accounting(run_spec, cluster)
         self.recoveries = Recoveries(run_spec.run_facts)
@@ -126,6 +126,7 @@ class Job:
             recoveries=self.recoveries,
             injections=self.injections,
             notices=self.notices,
+            accounting=self.accounting,
             max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         )
         self.client = self._make_client()
@@ -139,7 +140,7 @@ class Job:
             injections=self.injections,
             supervisor=supervisor,
             progress=self.progress,
-            repeats_exactly=run_spec.strategy.restores_exactly,
+            repeats_exactly=run_spec.strategy.repeats_exactly,
         )
         self.resume_points = self._make_resume_points()
 

@@ -418,7 +418,7 @@ class RunSpec:
             num_tracked_rows=sum(self.dataset.cardinalities[table] for table in self.tracked),
             rank_rows=self.rank_rows,
             bytes_full=self.bytes_full,
-            restores_exactly=self.strategy.restores_exactly,
+            restores_exactly=self.strategy.repeats_exactly,
             recoveries={name: RECOVERIES[name].facts() for name in all_kinds(self.strategy, self.on_notice)},
             row_bytes=self.row_bytes,
             config_hash=self.result_hash,

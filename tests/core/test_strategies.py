@@ -15,7 +15,7 @@ from tests.known_jobs import CPR56
 
 COSTS = dataclasses.replace(CPR56, total_samples=20_000)
 BATCH = 10
-PRIORITY = ("cpr_random", "cpr_mfu", "cpr_ssu", "cpr_mass", "cpr_scar", "cpr_mirror")
+PRIORITY = ("cpr_random", "cpr_mfu", "cpr_ssu", "cpr_mass", "cpr_scar", "cpr_mirror", "cpr_oldest", "cpr_state")
 ALL = tuple(STRATEGIES)
 DEAD = frozenset({"ps1", "ps5"})
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement, budget_rows
 from harness.core.seeds import derive, words
 from harness.core.shard import Shard
@@ -46,9 +47,9 @@ def test_distances_are_those_of_plain_operations_to_the_bit(dim: int) -> None:
 class Rank:
     """A shard with its tracker; touches and saves as a PS rank does."""
 
-    def __init__(self, kind: str, *, seed: int = 0, r: float = R, **options: str) -> None:
+    def __init__(self, kind: str, *, seed: int = 0, r: float = R, optimizer: str = "sgd", **options: str) -> None:
         placement = Placement("row", CARDINALITIES, 2)
-        self.shard = Shard(placement, 1, 2, seed=seed, counts_updates=True)
+        self.shard = Shard(placement, 1, 2, seed=seed, counts_updates=True, optimizer=OPTIMIZERS[optimizer])
         self.shard.initialise(applied_step=0)
         self.tracker = TRACKERS[kind](self.shard, TrackerSpec(kind, TRACKED, {"r": r, "pool": "touched", **options}))
         self.tracker.reset()  # as a rank does when its shard is initialised
@@ -65,6 +66,7 @@ class Rank:
             grads_ND = torch.ones(len(rows), 2)
         before_ND = self.shard.gather(rows_N)
         assert self.shard.apply(step, rows_N, grads_ND, counts_N, 0.1)
+        self.tracker.touched(step, rows_N, counts_N)
         self.tracker.moved(step, rows_N, distances(self.shard.gather(rows_N), before_ND))
         self.tracker.sampled(step, rows_N, torch.tensor(sampled or [True] * len(rows), dtype=torch.bool))
         return step
@@ -113,7 +115,7 @@ def test_top_rows_is_a_brute_force_sort(num_values: int) -> None:
             assert chosen_K.tolist() == sorted(order[:k]), (counts, k)
 
 
-@pytest.mark.parametrize("kind", ["mfu", "ssu", "random", "mass", "scar"])
+@pytest.mark.parametrize("kind", ["mfu", "ssu", "random", "mass", "scar", "oldest", "state"])
 def test_a_rank_without_rows_of_a_table_chooses_none(kind: str) -> None:
     """Table placement gives a rank none of some tracked tables: there is nothing to save of them."""
     shard = Shard(Placement("table", (8, 5), 2), 1, 2, seed=0, counts_updates=True)
@@ -158,6 +160,50 @@ def test_ssu_keeps_the_lists_that_plain_code_keeps(eviction: str, rows_per_step:
                 saved = rank.shard.span(table) if step % 2 else torch.tensor(sorted(members)[::3])
                 rank.tracker.saved(table, saved)
                 lists[table] = [] if step % 2 else [row for row in members if row not in sorted(members)[::3]]
+
+
+def test_oldest_saves_every_dirty_row_within_the_next_saves() -> None:
+    """Law: a row that was touched is saved by one of the next ceil(T / K) saves, and no save writes a clean row.
+
+    Where all rows are dirty, saves take the rows of the table in turn.
+    """
+    rank = Rank("oldest")
+    most = {table: -(-len(rank.rows_of(table)) // budget) for table, budget in rank.budgets.items()}
+    waits: dict[int, int] = {}  # saves since a row became dirty
+    for rows, _, _ in random_steps(400, seed=4, rows_per_step=250):
+        step = rank.touch(rows)
+        waits |= {row: 0 for row in rows if row not in waits}
+        if step == 200:  # a restore
+            rank.tracker.reset()
+            waits = {}
+        for table in TRACKED if step % 3 == 0 else ():
+            chosen = rank.save(table)
+            assert {*chosen} <= waits.keys()
+            waits = {row: wait + (row in rank.rows_of(table)) for row, wait in waits.items() if row not in chosen}
+            assert max((waits[row] for row in rank.rows_of(table) if row in waits), default=0) < most[table]
+    rank.touch([*rank.rows_of(2)])
+    rounds = [rank.save(2) for _ in range(most[2])]
+    assert sorted(row for each in rounds for row in each) == [*rank.rows_of(2)]
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", "rowwise_adagrad"])
+def test_state_chooses_the_rows_whose_sums_of_squares_grew_most(optimizer: str) -> None:
+    """The choice is a brute-force sort by the growth of the norm of each row's state since its last save."""
+    rank = Rank("state", optimizer=optimizer)
+
+    def norms() -> Tensor:
+        states = rank.shard.rows_MD[:, rank.shard.dim :].contiguous()
+        return distances(states, torch.zeros_like(states))
+
+    saved_M = norms()
+    for rows, counts, _ in random_steps(60, seed=3):
+        step = rank.touch(rows, counts=counts, grads_ND=gradients(rows, rank.shard.applied_step + 1))
+        for table in TRACKED if step % 7 == 0 else ():
+            grown_M = norms() - saved_M
+            grown = [row for row in rank.rows_of(table) if grown_M[row] > 0]
+            expected = sorted(grown, key=lambda row: (-grown_M[row], row))[: rank.budgets[table]]
+            assert rank.save(table) == sorted(expected)
+            saved_M[expected] = norms()[expected]
 
 
 @pytest.mark.parametrize("pool", ["touched", "all"])

@@ -17,7 +17,7 @@ from harness.record.event_log import read_events
 from harness.run import assemble
 from tests.data.logs import random_rows, to_text
 from tests.run.stops import stopped
-from tests.runs import BUSY, changed, facts, saving_every, small_config
+from tests.runs import BUSY, OF_STRATEGY, changed, facts, saving_every, small_config
 
 CLIENTS = ("none", "lookahead", "stale")
 MODES = ("sync", "async")
@@ -71,6 +71,7 @@ def _cases() -> Iterator[tuple[str, Case]]:
                 continue  # the cache that looks ahead changes no bit
             mode = MODES[(number + place) % 2]
             settings = {"strategy__name": strategy, "cache__mode": client, "save__mode": mode}
+            settings |= OF_STRATEGY.get(strategy, {})
             stops = (11, 17) if mode == "sync" and strategy != "none" else ()
             yield f"{strategy}-{client}-{mode}", Case(settings, stops=stops)
     for strategy, client, mode in (

@@ -30,6 +30,8 @@ def test_memory_is_that_of_the_tracker_replica_or_mirror() -> None:
         "differential": 0.0645,
         "buddy": 1.0625,  # the rows again, and their counters
         "parity": 0.25,
+        "cpr_oldest": 0.0156,
+        "cpr_state": 0.0622,
     }
 
 
@@ -101,7 +103,7 @@ def test_a_report_does_not_hang_on_the_processes(capsys: pytest.CaptureFixture[s
 def test_a_report_has_all_strategies_and_their_options_count(capsys: pytest.CaptureFixture[str]) -> None:
     """The share of a mirror counts in memory and in saves; a strategy that the keys do not fit is left out."""
     out, rows = planned(capsys)
-    assert rows.keys() == {*BUILT_IN} - {"none"}
+    assert rows.keys() == {*BUILT_IN} - {"none", "cpr_state"}, "sgd has no state"
     assert "decision: partial recovery; cpr_vanilla has 9" in out
     assert rows["cpr_mfu"][-2:] == ["134.5", "MB"]
     _, others = planned(capsys, "strategy.name=cpr_mirror", "strategy.share=0.5")

@@ -80,6 +80,10 @@ EXCLUDED: tuple[tuple[Row, str], ...] = (
         for optimizer in ("rowwise_adagrad", "adagrad", "adam")
     ),
     *(
+        ({"strategy": "cpr_state", "optimizer": optimizer}, "trainer.optimizer: expected rowwise_adagrad or adagrad")
+        for optimizer in ("sgd", "adam")
+    ),
+    *(
         ({"model": model, "ranks": "rpc-3"}, "cluster.num_trainers: expected 1 with backend torch")
         for model in OF_MODEL
     ),
@@ -90,6 +94,8 @@ EXCLUDED: tuple[tuple[Row, str], ...] = (
 OTHER: dict[str, dict[str, Any]] = {
     "never_save": {"start": "mean"},
     "partial": {"interval_samples": 4},  # each step
+    "cpr_oldest": {"guard": 0.5},  # rolls back to rows of different ages
+    "cpr_state": {"guard": 2, "guard_by": "updates"},
     "cpr_mirror": {"share": 1.0},
     "differential": {"recovery": "partial", "bits": 8},
     "cpr_vanilla": {"interval_samples": None, "pls_target": 1e-4},  # acts as full

@@ -25,7 +25,7 @@ from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
 from tests.known_jobs import job_of
 from tests.made_runs import altered
-from tests.runs import changed, facts, run, saving_every, under
+from tests.runs import OF_STRATEGY, changed, facts, run, saving_every, under
 
 
 def outcome(finished: Finished) -> tuple:
@@ -55,7 +55,8 @@ def test_a_run_is_charged_as_the_simulator_says(
     config: Config, tmp_path: Path, name: str, prices: dict[str, object]
 ) -> None:
     """Emulated buckets, PLS and number of saves of a real run equal those computed without training."""
-    config = changed(config, strategy__name=name, strategy__r=0.5, data__max_train_samples=256, **prices)
+    of_run = {"strategy__name": name, "strategy__r": 0.5, **OF_STRATEGY.get(name, {}), **prices}
+    config = changed(config, data__max_train_samples=256, **of_run)
     finished, events = run(config, tmp_path / name)
     run_spec = RunSpec(config)
     simulated = simulate(run_spec.strategy, job_of(config), run_spec.planned_faults)
@@ -94,7 +95,7 @@ def test_a_long_notice_makes_a_death_harmless(config: Config, tmp_path: Path, na
     """A run ends bit-equal to no failure, and is charged as the simulator says, which takes all rows for updated."""
     if on_notice == "save" and name in ("never_save", "cpr_mirror"):
         return  # no checkpoint to which rows can be added; refused
-    config = told(config, tmp_path, LONG_S, on_notice, strategy__name=name)
+    config = told(config, tmp_path, LONG_S, on_notice, strategy__name=name, **OF_STRATEGY.get(name, {}))
     found, events = run(config, tmp_path / "told")
     calm, _ = run(changed(config, strategy__name="none"), tmp_path / "calm")
     assert outcome(found) == outcome(calm)
@@ -312,6 +313,40 @@ def test_partial_recoveries_and_rollbacks_may_take_turns(
     assert len({*kinds}) == 2
     recovered = [event for event in events if isinstance(event, Recovered)]
     assert [event.rollback for event in recovered] == [kind == "rollback" for kind in kinds]
+
+
+@pytest.mark.parametrize("name", ["partial", "cpr_vanilla", "differential"])
+def test_a_guard_of_0_is_full_recovery(config: Config, tmp_path: Path, name: str) -> None:
+    """Law: at the same interval the run is that of ``full``, but for the names of the strategy and its options."""
+    config = saving_every(changed(config, data__max_train_samples=256), 60)
+    full, _ = run(changed(config, strategy__name="full", strategy__interval_samples=60), tmp_path / "full")
+    options = {"strategy__name": name, "strategy__interval_samples": 60, "strategy__recovery": "partial"}
+    for by in ("pls", "updates"):
+        guard = {"strategy__guard": 0, "strategy__guard_by": by}
+        guarded, events = run(changed(config, **options, **guard), tmp_path / f"{name}-{by}")
+        assert outcome(guarded) == outcome(full)
+        assert (guarded.lost_h, guarded.pls, guarded.lost_updates) == (full.lost_h, 0, 0)
+        recovered = [event for event in events if isinstance(event, Recovered)]
+        assert all(event.rollback or not event.lost_updates for event in recovered)
+
+
+@pytest.mark.parametrize("name", ["partial", "cpr_mfu", "cpr_oldest"])
+def test_a_guard_bounds_what_is_lost(config: Config, tmp_path: Path, name: str) -> None:
+    """Law: no failure leaves more than it allows, by either measure, and some are still recovered partially."""
+    config = changed(config, strategy__name=name, strategy__interval_samples=200)
+    free, _ = run(config, tmp_path / "free")
+    assert free.update_pls is not None
+    for by, spent in (("pls", free.pls), ("updates", free.update_pls)):
+        guard = {"strategy__guard": 60 * spent, "strategy__guard_by": by}
+        guarded, events = run(changed(config, **guard), tmp_path / by)
+        rollbacks = [event.rollback for event in events if isinstance(event, Recovered)]
+        assert {*rollbacks} == {True, False}
+        assert by == "updates" or guarded.pls <= 0.6 * spent
+        assert name != "partial" or by == "pls" or (guarded.update_pls or 0) <= 0.6 * spent
+        run_spec = RunSpec(changed(config, **guard))
+        if by == "pls":
+            simulated = simulate(run_spec.strategy, job_of(run_spec.config), run_spec.planned_faults)
+            assert (guarded.pls, guarded.lost_h) == pytest.approx((simulated.pls, simulated.lost_h), rel=1e-12)
 
 
 def test_a_rollback_undoes_the_partial_recoveries_after_its_save(

@@ -9,7 +9,7 @@ from harness.record.rundir import RunDir
 from harness.run import assemble
 from harness.run.needs import needs_of
 from harness.run.spec import RunSpec
-from tests.runs import changed, small_config
+from tests.runs import OF_STRATEGY, changed, small_config
 
 FEW = ("full", "cpr_mfu", "cpr_mirror", "differential", "buddy")
 """Strategies of which `make test` has one of each kind of save; `.ci/run` has all."""
@@ -23,6 +23,7 @@ HEADERS = 1.02  # of files, of which sizes of rows know nothing
 def test_a_run_takes_no_more_disk_than_is_said(click_data: Path, tmp_path: Path, strategy: str) -> None:
     """Law: bytes written, on disk at once and kept are bounds; of strategies that save whole shards they are exact."""
     config = changed(small_config(click_data), strategy__name=strategy, model__embedding_dim=64, model__bottom_mlp=[64])
+    config = changed(config, **OF_STRATEGY.get(strategy, {}))
     config = changed(config, resume__every_s=None, data__max_train_samples=512 if strategy == "differential" else 256)
     needs, run = needs_of(RunSpec(config)), RunDir(tmp_path / "run")
     most = 0

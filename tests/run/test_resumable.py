@@ -7,7 +7,7 @@ import pytest
 from harness.config.model import Config
 from harness.core.resumable import Resumable, State
 from harness.core.strategies import STRATEGIES
-from tests.runs import changed, run, saving_every
+from tests.runs import OF_STRATEGY, changed, run, saving_every
 
 REBUILT: dict[str, set[str]] = {
     "Accounting": {"count_updates", "bytes_full", "shard_bytes", "groups", "memory_bytes"},
@@ -45,6 +45,7 @@ REBUILT: dict[str, set[str]] = {
     "Notices": {
         *("run", "ask", "supervisor", "injections", "checkpointer", "accounting"),
     },
+    "OldestTracker": {"shard", "r", "tables"},
     "OverheadLedger": {"costs", "parts"},
     "Parity": {"make_shard", "num_rows"},
     "ParityRecovery": {"run", "uploaded", "groups", "unanswered"},  # all are answered
@@ -58,6 +59,7 @@ REBUILT: dict[str, set[str]] = {
     "Rollback": {"run", "uploaded"},
     "RowCache": {"max_rows"},
     "ScarTracker": {"shard", "r"},
+    "StateTracker": {"shard", "r"},
     "Shard": {"placement", "rank_index", "seed", "dim", "counts_updates", "optimizer", "before_change"},
     "SsuTracker": {"index", "lists_1", "lists_L", "lists_address"},  # lists_L as lists_LX
     "StaleClient": {
@@ -107,7 +109,7 @@ def test_every_field_is_in_the_state_or_named(
 
     monkeypatch.setattr(Resumable, "state", noted)
     config = changed(config, strategy__name=strategy, cache__mode=cache, cache__max_rows=500, resume__every_s=1e-9)
-    config = changed(config, store__kind="memory")
+    config = changed(config, store__kind="memory", **OF_STRATEGY.get(strategy, {}))
     run(saving_every(changed(config, data__max_train_samples=160, cache__lookahead=8), 60), tmp_path / "run")
     assert {"RankServer", "Shard", "Supervisor", "StepLog"} <= left.keys()
     assert left == {name: REBUILT[name] for name in left}

@@ -94,6 +94,8 @@ _STRATEGIES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "cpr_ssu": {"eviction": ("random", "oldest"), "period": (1, 2, 5)},
     "cpr_mass": {"untracked": ("priority", "interval")},
     "cpr_scar": {"r": (0.125, 0.25)},
+    "cpr_oldest": {"guard": (None, 0.0, 2.0)},
+    "cpr_state": {"guard_by": ("pls", "updates"), "guard": (None, 2.0)},
     "cpr_mirror": {"share": (0.01, 0.1)},
     "differential": {"bits": (32, 8, 4, 2), "recovery": ("full", "partial")},
     "buddy": {},
@@ -194,6 +196,7 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
         "engine": "local" if is_local else "rpc",
         "seed": int(rng.integers(1000)),
         "strategy": strategy,
+        "trainer": {"optimizer": "adagrad" if name == "cpr_state" else "sgd"},
         "cache": {"mode": str(rng.choice(["none", "none", "lookahead"] + ["stale"] * (name != "cpr_mirror")))},
         "save": {"mode": str(rng.choice(["sync", "async"]))},
         "cluster": {
@@ -249,7 +252,7 @@ def _strategy(rng: np.random.Generator, turn: tuple[str, str], phases: set[str],
     left_out = {
         *(_SAVES_ONCE if needs_saves else ()),
         *(("none",) if "recover" in phases or turn[0] != "kill" else ()),
-        *(("buddy",) if turn[1] in _MAY_END_A_PAIR else ()),
+        *(("buddy", "parity") if turn[1] in _MAY_END_A_PAIR else ()),
     }
     name = _one_of(rng, {name: 3 if name in _SAVES_ONCE else 1 for name in _STRATEGIES if name not in left_out})
     options = {option: values[int(rng.integers(len(values)))] for option, values in _STRATEGIES[name].items()}

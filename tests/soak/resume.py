@@ -65,7 +65,7 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
         "strategy": {"name": strategy},
         "trainer": {
             "batch_size": rounds.BATCH_SIZE,
-            "optimizer": str(rng.choice(["sgd", "adagrad", "adam"])),
+            "optimizer": "adagrad" if strategy == "cpr_state" else str(rng.choice(["sgd", "adagrad", "adam"])),
             "dense_optimizer": str(rng.choice(["sgd", "adagrad"])),
         },
         "cache": {
