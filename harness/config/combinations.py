@@ -90,7 +90,6 @@ def _refuse_with_shrink(config: Config) -> None:
         ("trace.clock", trace.clock, "samples", "the hour of a return would depend on the overhead"),
         ("trace.inject", trace.inject, "boundary", "nodes return between two steps"),
         ("trace.repair", trace.repair, "ignore", "no repair is waited for"),
-        ("cluster.on_notice", cluster.on_notice, "none", "no node is asked for that could take rows over in time"),
         ("trace.trainers_die", trace.trainers_die, False, "survivors take over PS ranks alone"),
     ):
         if value != expected:

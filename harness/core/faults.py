@@ -320,7 +320,8 @@ class PlannedFault:
     @property
     def notices(self) -> dict[Rank, float]:
         """The hours of notice of each PS rank that has any."""
-        return {rank: each.notice_h for rank, each in self.strikes.items() if each.notice_h and not is_trainer(rank)}
+        told = {rank: each for rank, each in self.strikes.items() if each.fault.loss and not is_trainer(rank)}
+        return {rank: each.notice_h for rank, each in told.items() if each.notice_h}
 
     @property
     def injection(self) -> Injection:

@@ -61,13 +61,6 @@ EXCLUDED: tuple[tuple[Row, str], ...] = (
     ({"trace": "wall", "save": "async"}, "trace.clock: expected samples with save.mode=async"),
     ({"trace": "shrink", "strategy": "parity"}, "cluster.on_loss: expected replace for strategy parity, got shrink"),
     ({"trace": "shrink", "spares": "1"}, "cluster.spares: expected 0 with cluster.on_loss=shrink, got 1"),
-    *(
-        (
-            {"trace": "shrink", "notice": notice},
-            f"cluster.on_notice: expected none with cluster.on_loss=shrink, got {notice}",
-        )
-        for notice in ("save", "handover")
-    ),
     ({"trace": "shrink", "hosts": "three"}, "expected a PS rank between two steps with cluster.on_loss=shrink"),
     ({"strategy": "cpr_mirror", "notice": "save"}, "cluster.on_notice: expected none or handover for strategy"),
     ({"hosts": "three", "spares": "1"}, "host1: expected cluster.spares=0, got 1"),
@@ -114,7 +107,10 @@ PHASES = [
     *("31,ps0,lookup,,,", "36,ps2,regroup,,,", "37,ps2,,,,1e6", "38,ps3,save,disk_error,,", "41,ps2,save,,,"),
     *("43,ps1,eval,,,", "48,ps3,forward,,,", "56,ps0,eval,,,"),
 ]
-SHRINK = ["8.4,ps2,,,26,", "14,ps2,,,,", "21,ps0,,,9,", "37,ps3,,,6,", "37,ps1,,,,", "40,ps1,,,,", "50,ps2,,,,"]
+SHRINK = [
+    *("8.4,ps2,,,26,1e6", "14,ps2,,,,1e6", "21,ps0,,,9,", "37,ps3,,,6,1e6"),
+    *("37,ps1,,,,400", "40,ps1,,,,", "50,ps2,,,,1e6"),
+]
 """With ``cluster.on_loss: shrink``: deaths of nodes with two shards, returns, and of nodes that are away."""
 OF_SAVES = ("save", "manifest", "disk_full")
 
