@@ -118,17 +118,7 @@ class Job:
             checkpointer=self.checkpointer,
             accounting=self.accounting,
         )
-        self.failover = Failover(
-            cluster=cluster,
-            supervisor=supervisor,
-            strategy=run_spec.strategy,
-            checkpointer=self.checkpointer,
-            recoveries=self.recoveries,
-            injections=self.injections,
-            notices=self.notices,
-            accounting=self.accounting,
-            max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
-        )
+        self.failover = self._make_failover()
         self.client = self._make_client()
         self.evaluator = Evaluator(
             run_spec, self.network, self.client, on_batch=lambda: supervisor.advanced(self.steps.step)
@@ -155,6 +145,19 @@ class Job:
             total_samples=self.run_spec.total_samples,
             saved_step=save and save.step,
             saved_samples=save and save.samples,
+        )
+
+    def _make_failover(self) -> Failover:
+        return Failover(
+            cluster=self.cluster,
+            supervisor=self.supervisor,
+            strategy=self.run_spec.strategy,
+            checkpointer=self.checkpointer,
+            recoveries=self.recoveries,
+            injections=self.injections,
+            notices=self.notices,
+            accounting=self.accounting,
+            max_replacements_in_a_row=self.run_spec.config.cluster.max_replacements_in_a_row,
         )
 
     def _make_client(self) -> EmbeddingClient:
