@@ -12,7 +12,7 @@ from harness.processes.forked import ForkedProcess
 
 _LOOK_S = 0.0005  # between two checks whether a process has stopped
 _STOP_S = 2.0  # from the order to stop to SIGKILL
-_DYING_S = 0.1  # longest time from the end of a process's connections to its own
+_DYING_S = 0.1  # longest time from the end of connections to that of their processes
 
 
 class Processes:
@@ -35,10 +35,11 @@ class Processes:
         return {rank: process.host for rank, process in self._by_rank.items() if process.host is not None}
 
     def await_ends(self, ranks: Iterable[Rank]) -> None:
-        """Wait at most 0.1 s for the end of each of ``ranks``, and of a host that gives no answer until it is lost."""
+        """Wait at most 0.1 s for the ends of all ``ranks``, and of a host that gives no answer until it is lost."""
+        ends_s = time.monotonic() + _DYING_S
         for rank in ranks:
             if rank in self._by_rank:
-                self[rank].join(_DYING_S)
+                self[rank].join(max(0.0, ends_s - time.monotonic()))
 
     @property
     def on_lost_hosts(self) -> dict[Rank, str]:

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 import analysis
 from benchmarks._common import table
 from harness.core.events import Event, Finished, Injected, Lost, Recovered, Regrouped
-from harness.core.plans import buddy_of, is_ps, owner_of
+from harness.core.plans import ParityGroups, buddy_of, is_ps, owner_of
 from harness.record.rundir import read_config
 from harness.run.verify import compare_records
 from tests.soak.attempt import POLL_S, Attempt, in_session
@@ -165,7 +165,7 @@ HAS_NO_POINT = "there is no resume point to go on from (resume.every_s)"
 
 _CLEAN_UP_S = 2.0
 _SLACK = 1.1  # of a deadline
-_LOSES_NOTHING = ("none", "full", "buddy")
+_LOSES_NOTHING = ("none", "full")
 _STARTS_ANEW = "all ranks start anew"
 _SHARED_MEMORY = re.compile(r"_(\d+)_")  # torch names a segment by the process that made it
 
@@ -269,17 +269,22 @@ def met_a_flip(attempt: Attempt) -> bool:
 
 
 def loses_nothing(each: Round, events: Sequence[Event]) -> bool:
-    """Whether the loss of ranks costs its strategy no update: of `buddy`, unless a rank and its replica are lost."""
-    name = each.settings["strategy"]["name"]
-    return name in _LOSES_NOTHING and not (name == "buddy" and _lost_a_pair(events, each.settings["cluster"]["num_ps"]))
+    """Whether the loss of ranks cost its strategy no update: no rank was lost together with one that restores it."""
+    strategy, num_ps = each.settings["strategy"], each.settings["cluster"]["num_ps"]
+    if strategy["name"] == "buddy":
+        return not _lost_together(events, lambda rank: {buddy_of(rank, num_ps), owner_of(rank, num_ps)})
+    if strategy["name"] == "parity":
+        groups = ParityGroups(strategy["group_size"], num_ps)
+        held = {holder: {*members} for holder, members in groups.members.items()}
+        return not _lost_together(events, lambda rank: groups.needed_for(rank) | held.get(rank, set()))
+    return strategy["name"] in _LOSES_NOTHING
 
 
-def _lost_a_pair(events: Sequence[Event], num_ps: int) -> bool:
-    """Whether a rank that no trace named was lost together with its buddy, or with the rank whose buddy it is."""
+def _lost_together(events: Sequence[Event], partners: Callable[[str], Set[str]]) -> bool:
+    """Whether a rank that no trace named was lost together with one of its ``partners``."""
     lost = {rank for event in unplanned(events) for rank in filter(is_ps, event.unplanned_ranks)}
-    pairs = [{rank, other(rank, num_ps)} for rank in lost for other in (buddy_of, owner_of)]
-    together = [{*event.ranks} for event in events if isinstance(event, Recovered) and lost & {*event.ranks}]
-    return any(pair <= ranks for pair in pairs for ranks in together)
+    together = [{*event.ranks} for event in events if isinstance(event, Recovered)]
+    return any(rank in ranks and ranks & partners(rank) for rank in lost for ranks in together)
 
 
 def shared_memory_left() -> list[str]:

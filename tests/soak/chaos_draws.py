@@ -120,6 +120,8 @@ _NUM_TRAINERS, _SEVERAL = (1, 1, 2, 3), (2, 2, 3)
 _EVERY_S = (0.0, 0.0, 0.05, 0.05, 0.2, 300.0)  # seconds between resume points; the last: there are none
 _TRAINER_DIES, _TRAINERS_DIE = 0.2, 0.05  # of the rounds whose trace has no kills at real seconds; with any kill
 _VIEWED = 0.02  # of the rounds: wandb's import takes seconds
+_SHRINKS = 0.6  # of the rounds whose fault of a trace is a death between two steps
+_NOTICES_S = ("", "30", "600", "86400")  # in some of them nothing can be saved
 _CLOCKS: Mapping[str, Mapping[str, Any]] = {
     "wall": {"trace": {"clock": "wall"}, "save": {"mode": "sync"}},
     "seconds": {"trace": {"inject": "wall", "seconds_per_hour": 0.015}},  # most kills come before the run's end
@@ -188,7 +190,9 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
         cells = [[cell for cell in each if SIGNALS[cell[0]].whom == "run"] for each in cells]
     flips = not any(cells) and rng.random() < 0.9
     turn = FAULT_TURNS[(number - number // _CALM_EVERY) % len(FAULT_TURNS)]
-    strategy = _strategy(rng, turn, {phase for each in cells for _, phase in each}, flips=flips)
+    shrinks = turn[1] == "boundary" and not flips and rng.random() < _SHRINKS
+    phases = {phase for each in cells for _, phase in each}
+    strategy = _strategy(rng, turn, phases, flips=flips, shrinks=shrinks)
     name, num_ps = strategy["name"], int(rng.integers(2, 5))
     has_compute = any(SIGNALS[signal_name].whom == "compute rank" for each in cells for signal_name, _ in each)
     num_trainers = int(rng.choice(_SEVERAL if has_compute else _NUM_TRAINERS)) if _MAY_HAVE_SEVERAL else 1
@@ -202,7 +206,8 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
         "cluster": {
             "num_ps": num_ps,
             "num_trainers": num_trainers,
-            "spares": int(rng.integers(2)),
+            "spares": 0 if shrinks else int(rng.integers(2)),
+            "on_loss": "shrink" if shrinks else "replace",
             "rpc_timeout_s": RPC_TIMEOUT_S,
             "join_timeout_s": JOIN_TIMEOUT_S,
         },
@@ -211,13 +216,19 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
         "eval": {"points": 8},
         "wandb": {"mode": "offline" if rng.random() < _VIEWED else "disabled"},
     }
-    clock = "samples" if flips else _clock(rng, turn, settings["engine"])
+    clock = "samples" if flips or shrinks else _clock(rng, turn, settings["engine"])
     settings |= _CLOCKS.get(clock, {})
     may_end_all = settings["cache"]["mode"] != "stale"  # whose workers hold updates that no rank has
-    trainers = _dying_trainers(rng, num_trainers, may_end_all=may_end_all) if clock != "seconds" else ()
+    may_die = clock != "seconds" and not shrinks
+    trainers = _dying_trainers(rng, num_trainers, may_end_all=may_end_all) if may_die else ()
+    if clock != "seconds":
+        ways = ("none", "handover") if name == "cpr_mirror" else ("none", "save", "save", "handover")
+        settings["cluster"]["on_notice"] = str(rng.choice(ways))
     # Compute ranks that die beside trainer0 might be all that there are.
     num_named = num_trainers if may_end_all or not trainers else 1
-    if clock == "samples":
+    if shrinks:
+        trace = _trace_of_nodes(rng, num_ps, turn[0])
+    elif clock == "samples":
         trace = _trace(rng, turn, num_ps, num_named, name, flips=flips, trainers=trainers)
         if may_end_all and rng.random() < _TRAINERS_DIE:
             settings["trace"] = {"trainers_die": True}
@@ -246,13 +257,16 @@ def _clock(rng: np.random.Generator, turn: tuple[str, str], engine: str) -> str:
     return "seconds" if is_by_second else "wall"
 
 
-def _strategy(rng: np.random.Generator, turn: tuple[str, str], phases: set[str], *, flips: bool) -> dict[str, Any]:
+def _strategy(
+    rng: np.random.Generator, turn: tuple[str, str], phases: set[str], *, flips: bool, shrinks: bool
+) -> dict[str, Any]:
     """One that meets the fault and the phases, and its options."""
     needs_saves = "save" in phases or turn[1] in _NEEDS_SAVES or flips
     left_out = {
         *(_SAVES_ONCE if needs_saves else ()),
         *(("none",) if "recover" in phases or turn[0] != "kill" else ()),
         *(("buddy", "parity") if turn[1] in _MAY_END_A_PAIR else ()),
+        *(("parity",) if shrinks else ()),
     }
     name = _one_of(rng, {name: 3 if name in _SAVES_ONCE else 1 for name in _STRATEGIES if name not in left_out})
     options = {option: values[int(rng.integers(len(values)))] for option, values in _STRATEGIES[name].items()}
@@ -318,7 +332,15 @@ def _trace(
         lines.append((_hour(rng, 0.5, 1), ",bitflip,"))
     hour = _hour(rng, 0.02, 0.58)
     rows = [(hour, trainer, "boundary,kill,") for trainer in trainers]
-    return _text([*_rows(rng, lines, num_ps, num_trainers), *rows], "hour,rank,phase,fault,repair_h")
+    return _text(rng, [*_rows(rng, lines, num_ps, num_trainers), *rows], "hour,rank,phase,fault,repair_h")
+
+
+def _trace_of_nodes(rng: np.random.Generator, num_ps: int, fault: str) -> str:
+    """A trace of PS ranks that are lost between two steps by ``fault`` and others; some of their nodes return."""
+    faults = [fault, *(_one_of(rng, _DEATHS) for _ in range(int(rng.integers(1, _MAX_OTHERS))))]
+    repairs_h = ("", *(_hour(rng, 0.01, 0.5) for _ in range(2)))
+    lines = [(_hour(rng, 0.02, 1), f"boundary,{each},{rng.choice(repairs_h)}") for each in faults]
+    return _text(rng, _rows(rng, lines, num_ps, 1), "hour,rank,phase,fault,repair_h")
 
 
 def _plain_trace(
@@ -334,7 +356,7 @@ def _plain_trace(
     hours = [*sorted(_hour(rng, 0.02, 0.6) for _ in range(int(rng.integers(_MAX_OTHERS)))), _hour(rng, 0.6, 1)]
     lines = [(hour, f"{_one_of(rng, deaths)},") for hour in hours[:-1]] + [(hours[-1], f"{last},")]
     rows = [(hours[0], trainer, "kill,") for trainer in trainers]
-    return _text([*_rows(rng, lines, num_ps, num_trainers), *rows], "hour,rank,fault,note")
+    return _text(rng, [*_rows(rng, lines, num_ps, num_trainers), *rows], "hour,rank,fault,note")
 
 
 def _others(rng: np.random.Generator, strategy: str) -> Iterator[tuple[float, str]]:
@@ -362,9 +384,15 @@ def _rows(
     return rows
 
 
-def _text(rows: Sequence[tuple[float, str, str]], columns: str) -> str:
-    lines = [f"{hour},{rank},{words}" for hour, rank, words in sorted(rows)]
-    return "\n".join(["# title: made by a benchmark", columns, *lines, ""])
+def _text(rng: np.random.Generator, rows: Sequence[tuple[float, str, str]], columns: str) -> str:
+    """The rows, and the notice that PS ranks have of their death between two steps."""
+
+    def notice_s(rank: str, words: str) -> str:
+        is_told = rank.startswith("ps") and words.removeprefix("boundary,").startswith((*_DEATHS,))
+        return str(rng.choice(_NOTICES_S)) if is_told else ""
+
+    lines = [f"{hour},{rank},{words},{notice_s(rank, words)}" for hour, rank, words in sorted(rows)]
+    return "\n".join(["# title: made by a benchmark", f"{columns},notice_s", *lines, ""])
 
 
 def _hour(rng: np.random.Generator, low: float, high: float) -> float:

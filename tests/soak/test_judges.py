@@ -54,7 +54,7 @@ def test_a_thousand_rounds_of_chaos_draw_everything_and_no_run_that_cannot_be() 
     assert {trace.get("inject") for trace in traces} == {None, "wall"}
     signals = Counter((fault.name, fault.phase) for each in rounds for faults in each.faults for fault in faults)
     assert min(signals[cell] for cell in CELLS) >= 28
-    lines = [line.split(",") for each in rounds for line in each.trace.splitlines() if line.count(",") == 4]
+    lines = [line.split(",") for each in rounds for line in each.trace.splitlines() if line.count(",") == 5]
     faults = Counter((fault, phase or "boundary") for _, _, phase, fault, *_ in lines)
     assert min(faults[cell] for cell in (*FAULT_TURNS, ("bitflip", "boundary"))) >= 28
     assert {(fault, phase) for _, rank, phase, fault, *_ in lines if rank == CHIEF} == {("kill", "boundary")}
