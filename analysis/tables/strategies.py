@@ -398,7 +398,7 @@ def table(frame: "pd.DataFrame", measure: Measure = AUC) -> "pd.DataFrame":
     model is equal to the bit, with the number of such cells. ``sample_equivalent_*``:
     :func:`analysis.stats.sample_equivalent` of the loss, with the ends of its interval. ``test_set_error``:
     :attr:`analysis.stats.Line.test_set_error`. Unknown is NaN. Node-hours, bytes on the wire and memory have columns if
-    a profile has a number of trainers and some mean is not 0.
+    a profile has a number of trainers and some mean is not 0. Without a finished cell there are the columns alone.
     """
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
@@ -434,7 +434,9 @@ def table(frame: "pd.DataFrame", measure: Measure = AUC) -> "pd.DataFrame":
         for block in blocks
         for line in block.lines
     ]
-    return pd.DataFrame(rows, columns=None if rows else [*SETTING, "strategy", "num", "num_pairs"])
+    facts = (*SETTING, "strategy", "num", "num_pairs", "equal_to", *_EQUIVALENT, "test_set_error")
+    estimates = numbers(dict.fromkeys(("auc_difference", "loss", "loss_shared", *names)))
+    return pd.DataFrame(rows, columns=None if rows else [*facts, *estimates])
 
 
 def table_text(

@@ -3,7 +3,7 @@
 import argparse
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from rich.table import Column, Table
 from harness.cli import console
 from harness.cli.advice import show_advice
 from harness.cli.progress import amount_progress
+from harness.cli.run_commands import fitting
 from harness.config.combinations import refuse_combinations
 from harness.config.derived import job_costs
 from harness.config.experiment import load_config, load_each
@@ -22,7 +23,7 @@ from harness.config.words import suggest
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
-from harness.core.strategies import STRATEGIES, make_strategy
+from harness.core.strategies import STRATEGIES, CprMirror, CprPriority, make_strategy
 from harness.planning.spread import Spread, job_of, memory_bytes, simulate_all
 from harness.traces.draw import spec_of
 from harness.traces.gaps import longest_repairs, observe
@@ -39,17 +40,25 @@ def plan(options: argparse.Namespace) -> None:
     """Print a table of what each strategy costs, and what cpr_* strategies decide; with ``--advise`` the advice."""
     if options.simulate == 1:
         raise ConfigError("--simulate: expected 2 or more traces, got 1; a single trace has no spread")
-    configs, law, costs, source = _subject(options.subject, options.overrides)
+    every, law, costs, source = _subject(options.subject, options.overrides)
     if law.model in GIVEN:
         raise ConfigError(f"trace.law.model: expected a law of gaps, got {law.model}, with given failures")
     spec = spec_of(law, costs.mtbf_h, costs.ranks_per_failure, ranks=costs.num_ps, job_h=costs.job_h)
-    config = configs["cpr_mfu"]
+
+    def check(config: Config) -> Sequence[str]:
+        refuse_combinations(config, make_strategy(config.strategy, costs))
+        return ()
+
+    named = [word.partition("=")[2] for word in options.overrides if word.startswith("strategy.name=")]
+    fit, remarks = fitting(every, check, named[-1] if named else None)
+    configs = {each.strategy.name: each for each in fit}
+    config = max(fit, key=_sized)
     cardinalities = TERABYTE_CARDINALITIES if config.model.size in _LARGE else KAGGLE_CARDINALITIES
-    job = job_of(configs.get("cpr_mirror", config), costs, cardinalities)  # with the mirror's share
+    job = job_of(config, costs, cardinalities)
     console.say(source)
-    for line in mismatches(config, costs, is_planned=True):
+    for line in (*mismatches(config, costs, is_planned=True), *remarks):
         console.note(f"note: {line}")
-    strategies = [each.strategy for each in configs.values()]
+    strategies = [each.strategy for each in fit]
     with amount_progress("simulate") as progress:
         spreads = simulate_all(strategies, job, spec, options.simulate, config.trace_seed, on_progress=progress)
     if options.advise is not None:
@@ -68,6 +77,11 @@ def plan(options: argparse.Namespace) -> None:
     console.say("priority and differential saves are charged as the largest possible, cpr_mirror without its uploads")
     if job.on_notice != "none":
         console.say("on notice a rank is charged as if all its rows had updates that are not saved")
+
+
+def _sized(config: Config) -> int:
+    """How many options of the strategy sizes of saves depend on: a tracker's ``r``, the mirror's ``share``."""
+    return isinstance(config.strategy, CprPriority.Options) + isinstance(config.strategy, CprMirror.Options)
 
 
 def _row(spread: Spread, memory: int | None, *, has_steps: bool) -> Iterator[str]:
@@ -96,8 +110,8 @@ def _decision(spreads: Sequence[Spread]) -> str:
 # --- the profile or trace ---------------------------------------------------------------------------------------------
 
 
-def _subject(name: str, overrides: Sequence[str]) -> tuple[dict[str, Config], Law, Costs, str]:
-    """The configuration of each strategy by name, the law of simulated traces, the job's costs, and a line on them.
+def _subject(name: str, overrides: Sequence[str]) -> tuple[list[Config], Law, Costs, str]:
+    """The configuration of each strategy, the law of simulated traces, the job's costs, and a line on them.
 
     ``name``: a profile or a trace file. Raises ConfigError, TraceError.
     """
@@ -125,22 +139,7 @@ def _subject(name: str, overrides: Sequence[str]) -> tuple[dict[str, Config], La
             f"{where}profile.ranks_per_failure: expected at most cluster.num_ps = {costs.num_ps}, "
             f"got {costs.ranks_per_failure:g}"
         )
-    named = [word.partition("=")[2] for word in overrides if word.startswith("strategy.name=")]
-    fit = _fitting(configs, costs, named[-1] if named else "cpr_mfu")
-    return fit, law, costs, f"{source}: {_facts(costs)}"
-
-
-def _fitting(configs: Mapping[str, Config], costs: Costs, named: str) -> dict[str, Config]:
-    """The configurations whose keys fit their strategy. Raises ConfigError if those of strategy ``named`` do not."""
-    fit: dict[str, Config] = {}
-    for name, config in configs.items():
-        try:
-            refuse_combinations(config, make_strategy(config.strategy, costs))
-            fit[name] = config
-        except ConfigError:
-            if name == named:
-                raise
-    return fit
+    return [*configs.values()], law, costs, f"{source}: {_facts(costs)}"
 
 
 def _load(overrides: Sequence[str]) -> dict[str, Config]:

@@ -5,7 +5,7 @@
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -184,8 +184,11 @@ def verify(options: argparse.Namespace) -> int:
     _say_if_compiling()
     from harness.run import assemble
     from harness.run import verify as verification
+    from harness.run.spec import check
 
-    configs = _fitting(configs)
+    configs, remarks = fitting(configs, check, configs[0].strategy.name if len(configs) == 1 else None)
+    for remark in remarks:
+        console.note(f"note: {remark}")
     work_dir = Path(f"{configs[0].out}-verify")
     is_identical = True
     assemble.prepare_fork_server()
@@ -204,23 +207,29 @@ def verify(options: argparse.Namespace) -> int:
     return OK if is_identical else FAILED
 
 
-def _fitting(configs: Sequence[Config]) -> list[Config]:
-    """The configurations whose keys fit their strategy; a note names the others. Raises ConfigError for one alone."""
-    from harness.run.spec import check
+def fitting(
+    configs: Iterable[Config], check: Callable[[Config], Sequence[str]], needed: str | None
+) -> tuple[list[Config], list[str]]:
+    """The configurations that ``check`` does not refuse; its remarks on them, and on the others why they are left out.
 
+    Raises the ConfigError of ``check`` on strategy ``needed``, or on the first configuration if it refuses all.
+    """
     fit: list[Config] = []
-    remarks: list[str] = []
+    remarks: dict[str, None] = {}
+    refused: list[ConfigError] = []
     for config in configs:
+        name = config.strategy.name
         try:
-            remarks += check(config)
+            remarks |= dict.fromkeys(check(config))
             fit.append(config)
         except ConfigError as error:
-            if len(configs) == 1:
+            refused.append(error)
+            if name == needed:
                 raise
-            remarks.append(f"{config.strategy.name} is left out: {error}")
-    for remark in dict.fromkeys(remarks):
-        console.note(f"note: {remark}")
-    return fit
+            remarks[f"{name} is left out: {error}"] = None
+    if not fit:
+        raise refused[0]
+    return fit, [*remarks]
 
 
 def _find_inputs(config: Config) -> None:

@@ -53,7 +53,7 @@ _CONFIG = _part(
     wandb=_part(project=str, **dict.fromkeys(("entity", "group"), str | None)),
     metrics=_part(pls_since=str),
     model=_part(name=str, size=str),
-    cluster=_part(placement=str, num_ps=_Whole | None, num_trainers=_Whole, spares=_Whole),
+    cluster=_part(placement=str, num_ps=_Whole | None, num_trainers=_Whole, spares=_Whole, on_loss=str),
     save=_part(mode=str),
     store=_part(keep_finished=bool),
     profile=_part(
@@ -62,7 +62,7 @@ _CONFIG = _part(
         job_h=Annotated[float, Field(gt=0)],
         **dict.fromkeys(("o_save_h", "o_load_h", "o_res_h", "o_save_fixed_h"), float),
         **dict.fromkeys(("detect_h", "detect_death_h"), float),
-        **dict.fromkeys(("spare_o_res_h", "network_gbps", "snapshot_gbps"), float | None),
+        **dict.fromkeys(("spare_o_res_h", "shrink_o_res_h", "network_gbps", "snapshot_gbps"), float | None),
         num_trainers=_Whole | None,
         step_frac=dict[str, float] | None,
         io_bound=str,

@@ -94,6 +94,7 @@ def export_of(run: RunDir, facts: RunFacts, *modes: str, folder: Path) -> dict[s
         facts=asdict(facts),
         events=str(run.events).replace(*here),
         job_h=facts.config["profile"]["job_h"],
+        step_prices=facts.config["profile"]["step_frac"],
         modes=modes,
         folder=str(folder).replace(*here),
         limits_s=LIMITS_S,

@@ -1,8 +1,9 @@
 """A run's events as wandb shows them: rows of its history, and the summary.
 
-Every row has the keys ``samples`` and ``hours`` (emulated, with the overhead so far), which are the x axes. ``*_h`` are
-emulated hours, ``*_s`` measured seconds. The part of a key before the slash names a group of panels. ``curve/auc`` is
-of ``curve/num_samples`` samples, a part of the test set; ``auc`` in the summary is of the whole set.
+Every row has the keys ``samples`` and ``hours``, which are the x axes. ``hours``: emulated, with the overhead so far;
+what every step pays is in it as far as it has a price. ``*_h`` are emulated hours, ``*_s`` measured seconds. The part
+of a key before the slash names a group of panels. ``curve/auc`` is of ``curve/num_samples`` samples, a part of the test
+set; ``auc`` in the summary is of the whole set.
 """
 
 from collections.abc import Mapping
@@ -47,10 +48,15 @@ _COUNTS = ("num_failures", "num_lost_ranks", "num_unplanned", "num_saves", "payl
 
 
 class History:
-    """Turns events, in order, into rows of wandb's history. Rerun steps give no row, so ``samples`` never falls."""
+    """Turns events, in order, into rows of wandb's history. Rerun steps give no row, so ``samples`` never falls.
 
-    def __init__(self, job_h: float) -> None:
+    ``step_prices``: ``step_frac`` of the profile.
+    """
+
+    def __init__(self, job_h: float, step_prices: Mapping[str, float] | None = None) -> None:
         self._job_h = job_h
+        self._step_prices = step_prices or {}
+        self._step_frac = 0.0
         self._total_samples = 1
         self._totals = dict.fromkeys(_TOTALS, 0.0)
         self._samples = 0
@@ -65,6 +71,7 @@ class History:
         """The rows of the history that ``event`` adds; empty for an event that wandb does not show."""
         if isinstance(event, Started):
             self._total_samples = event.total_samples
+            self._step_frac = sum(self._step_prices.get(part, 0.0) for part in event.step_parts)
         if isinstance(event, Lost):
             self._unplanned = frozenset(event.unplanned_ranks)
         if isinstance(event, Recovered) and (seconds := latency_s(event)) is not None:
@@ -110,7 +117,8 @@ class History:
 
     def _hours(self) -> float:
         trained_h = samples_to_hours(self._samples, job_h=self._job_h, total_samples=self._total_samples)
-        return trained_h + sum(self._totals[f"overhead/{bucket}_h"] for bucket in STALLS)
+        steps_h = self._step_frac * (trained_h + self._totals["overhead/lost_h"])
+        return trained_h + steps_h + sum(self._totals[f"overhead/{bucket}_h"] for bucket in STALLS)
 
     def _values(self, event: Event) -> list[Row]:
         match event:

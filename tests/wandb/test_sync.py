@@ -66,6 +66,18 @@ def test_a_recorded_run_arrives_whole_and_once(wandb_server: WandbServer, tmp_pa
     assert len(wandb_server.runs) == 1
 
 
+def test_the_hours_have_what_every_step_pays() -> None:
+    """Law: the axis ends at the hours of the job and all its overhead; a part without a price adds nothing."""
+    config = made_config("cpr_mfu", profile={"base": "busy", "step_frac": {"mfu": 0.03}})
+    events, job_h = made_events(config), config.profile.job_h
+    ends: list[float] = []
+    for prices in (config.profile.step_frac, {}):
+        history = History(job_h, prices)
+        ends.append([row["hours"] for event in events for row in history.rows(event)][-1])
+    overhead_frac = history.summary(events[-1])["overhead_frac"]
+    assert ends == pytest.approx([job_h * (1 + overhead_frac), job_h * (1 + overhead_frac - 0.03)], rel=1e-3)
+
+
 @pytest.mark.parametrize(
     "text", ["{", "[]", b"\xff", '{"git": 3}', '{"git": {"commit": []}}', '{"code": {"fingerprint": 7}}']
 )
