@@ -6,7 +6,7 @@ Each record is audited: a total that does not follow from its events is a ``disa
 import itertools
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from harness.config.keys import is_setting
 from harness.config.model import name_of_draws, trace_name
 from harness.core.errors import StoreError
 from harness.core.events import BUCKETS, STALLS, Dropped, Evaluated, Event, Finished, Recovered, drops_of, error_of
-from harness.core.operators import WORDS, hours_to_auc, hours_to_samples, words_of
+from harness.core.operators import WORDS, bucket_fracs, hours_to_auc, hours_to_samples, words_of
 from harness.core.plans import CHIEF, is_trainer
 from harness.files import expanded
 from harness.record.audit import check
@@ -277,7 +277,7 @@ def _results(log: EventLog, job_h: float, targets: Mapping[str, float]) -> dict[
         **words_of(log.events, finished, job_h),
         "hours_to_samples": hours_to_samples(log.events, finished, job_h, num_samples),
         "hours_to_auc": None if auc is None else hours_to_auc(log.events, finished, job_h, auc),
-        **{f"{bucket}_frac": None if hours is None else hours / job_h for bucket, hours in _hours(finished)},
+        **bucket_fracs(finished, job_h),
         **{f"measured_{bucket}_s": stalls.get(bucket) for bucket in STALLS},
         "stall_s": sum(stalls.values()) if stalls else None,
         "seconds": finished.machine.get("seconds"),
@@ -287,10 +287,6 @@ def _results(log: EventLog, job_h: float, targets: Mapping[str, float]) -> dict[
         **evaluation_results(log.events),
         **_cache_results(finished.cache or {}),
     }
-
-
-def _hours(finished: Finished) -> Iterator[tuple[str, float | None]]:
-    return ((bucket, getattr(finished, f"{bucket}_h")) for bucket in BUCKETS)
 
 
 def _model_digest(finished: Finished) -> str:

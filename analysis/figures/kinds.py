@@ -226,7 +226,7 @@ TRADEOFF = Kind(
     "are the Pareto front of the means: no other strategy is both cheaper and better. A ring is around a point that "
     "would hide it; a label with = is of strategies with the same point. The dotted line is the loss that the verdicts "
     "accept. A triangle at the edge is a strategy outside the scale, with its mean; a bar that ends at the frame goes "
-    "on outside.",
+    "on outside. A strategy whose overhead is unknown has no point.",
     _tradeoff,
     needs_pairs=True,
 )
@@ -245,8 +245,9 @@ KINDS = (
     Kind(
         "overhead",
         "Emulated cost in time",
-        "Hours that the emulated cluster of the profile would spend on saving, loading, running lost steps again and "
-        "rescheduling, as a part of its failure-free job time. Computed from the profile's costs and the bytes "
+        "Hours that the emulated cluster of the profile would spend on saving, loading, running lost steps again, "
+        "rescheduling and, if the profile prices it, on what every step pays for fault tolerance, as a part of its "
+        "failure-free job time. A ? is a cost without a price. Computed from the profile's costs and the bytes "
         "written, independent of the speed of this machine; the stall in the table is measured, in seconds.",
         _overhead_bars,
         shared="x",

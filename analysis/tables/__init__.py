@@ -12,24 +12,8 @@ from analysis.tables.builder import (
     rich_table,
     show_interval,
 )
-from analysis.tables.comparisons import (
-    compare,
-    comparison_text,
-    comparisons,
-    show_comparison,
-)
+from analysis.tables.columns import OPERATORS_NOTE, content, is_swept, operators_content
+from analysis.tables.comparisons import compare, comparison_text, comparisons, show_comparison
+from analysis.tables.notes import damaged_cells, footnotes, missing
 from analysis.tables.story import is_sound, show
-from analysis.tables.strategies import (
-    FORMATS,
-    OPERATORS_NOTE,
-    content,
-    damaged_cells,
-    footnotes,
-    is_swept,
-    missing,
-    operators_content,
-    show_table,
-    swept,
-    table,
-    table_text,
-)
+from analysis.tables.strategies import FORMATS, show_table, swept, table, table_text

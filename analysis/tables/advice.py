@@ -30,7 +30,8 @@ from analysis.stats import (
     verdicts_of,
 )
 from analysis.tables.builder import UNKNOWN, Heading, Shown, counted, rich_table, show_interval
-from analysis.tables.strategies import DROP_NOTE, comparable, has_shared
+from analysis.tables.columns import DROP_NOTE, has_shared
+from analysis.tables.notes import comparable
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -37,7 +37,9 @@ from analysis.tables.builder import (
     rich_table,
     show_interval,
 )
-from analysis.tables.strategies import COLUMNS, Format, copies, damaged_cells
+from analysis.tables.columns import COLUMNS
+from analysis.tables.notes import copies, damaged_cells
+from analysis.tables.strategies import Format
 from harness.core.errors import StoreError, UserError
 from harness.record.rundir import differing_keys, find_runs, read_config
 
@@ -365,11 +367,11 @@ def _matched_keys(frames: "Sequence[pd.DataFrame]") -> list[str]:
 
 def _compare(base: str, other: str, group: Sequence[str], pairs: Frame, measure: Measure) -> Comparison:
     metrics = dict.fromkeys((measure.column, *METRICS))
+    if measure.in_hours:  # jobs of unequal hours have no difference
+        is_known = pairs["job_h"] == pairs["job_h base"]
+        pairs = pairs.assign(**{measure.column: pairs[measure.column].where(is_known)})
     of_pairs = pairs[["seed"]].assign(draw=draws(pairs))
     each = {metric: of_pairs.assign(difference=pairs[metric] - pairs[f"{metric} base"]) for metric in metrics}
-    if measure.in_hours:  # jobs of unequal hours have no difference
-        own = each[measure.column]
-        own["difference"] = own["difference"].where(pairs["job_h"] == pairs["job_h base"])
     differences = {
         metric: estimate_pairs(own.dropna(subset="difference"), "difference") for metric, own in each.items()
     }

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from analysis.load import drop_results, identity, lost_dense_samples
 from analysis.tables.builder import UNKNOWN, Heading, Shown, rich_table
-from analysis.tables.strategies import MORE_THAN_THE_JOB
+from analysis.tables.notes import MORE_THAN_THE_JOB
 from harness.core.errors import StoreError
 from harness.core.events import (
     BUCKETS,
@@ -144,7 +144,7 @@ def _start(event: Started) -> str:
 
 def _notice(event: Noticed) -> str:
     """What each rank did that was told of its death."""
-    words = {"handover": "handed its shard over", "notice": "saved all updated rows", "": "saved a part of them"}
+    words = {"handover": "handed its shard over", "notice": "saved all updated rows", "": "saved some updated rows"}
     did = ", ".join(f"{rank} {words[event.kinds.get(rank, '')]}" for rank in event.notices_h)
     return f"{did}, {sum(event.payload_bytes.values()) / 1e6:,.3g} MB"
 

@@ -17,10 +17,9 @@ BADPUT: Mapping[str, str] = {
     "load": "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME",
     "lost": "WASTED_PROGRESS_FROM_DISRUPTION",
     "reschedule": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
+    "steps": "OTHER",
 }
 """By bucket, the name of the same badput in Google's ml-goodput-measurement (``goodput_utils.BadputType``)."""
-OTHER_BADPUT = "OTHER"
-"""That of any other bucket."""
 
 RPO = ("rpo_updates", "rpo_samples", "rpo_h")
 RTO = ("rto_h", "rto_reschedule_h", "rto_restore_h", "rto_catch_up_h")
@@ -31,13 +30,12 @@ WORDS = ("goodput_frac", *(f"badput_{bucket}_frac" for bucket in BUCKETS), *RPO,
 
 
 def words_of(events: Iterable[Event], finished: Finished, job_h: float) -> Words:
-    """The words of a finished run, by the names in ``WORDS``. ``events``: all, or at least those of :data:`READ`.
+    """The words of a finished run, by the names in ``WORDS``. ``events``: all, or all except Trained and Evaluated.
 
     ``goodput_frac``: hours of the job without overhead, as a fraction of its hours with it; ``badput_BUCKET_frac``:
     those of each bucket with a price, so that all add up to 1. RPO and RTO are means over the failures of the run
     (``failures_of``), ``max_*`` the greatest; they are None without a failure, or if that of some failure is.
     """
-    hours: dict[str, float | None] = {bucket: getattr(finished, f"{bucket}_h") for bucket in BUCKETS}
     whole_h = None if finished.overhead_frac is None else job_h * (1 + finished.overhead_frac)
     failures = [*failures_of(events, job_h)]
     values = {name: [failure[name] for failure in failures] for name in (failures[0] if failures else ())}
@@ -48,17 +46,16 @@ def words_of(events: Iterable[Event], finished: Finished, job_h: float) -> Words
         means["rto_s"] = None if repeated_s is None else recovered_s + repeated_s / len(failures)
     return {
         "goodput_frac": None if whole_h is None else job_h / whole_h,
-        **{
-            f"badput_{bucket}_frac": None if whole_h is None or lost_h is None else lost_h / whole_h
-            for bucket, lost_h in hours.items()
-        },
+        **{f"badput_{name}": value for name, value in bucket_fracs(finished, whole_h).items()},
         **means,
         **{f"max_{name}": max(_all_known(values.get(name, [])), default=None) for name in (*RPO, "rto_h")},
     }
 
 
-READ = (Started, Saved, Lost, Regrouped, Recovered)
-"""The types of events that the words of a failure follow from."""
+def bucket_fracs(finished: Finished, whole_h: float | None) -> Words:
+    """The hours of each bucket as a fraction of ``whole_h``, by ``BUCKET_frac``; None where either is unknown."""
+    hours = {bucket: getattr(finished, f"{bucket}_h") for bucket in BUCKETS}
+    return {f"{name}_frac": None if None in (own_h, whole_h) else own_h / whole_h for name, own_h in hours.items()}
 
 
 def failures_of(events: Iterable[Event], job_h: float) -> Iterator[Words]:

@@ -27,7 +27,7 @@ from harness.core.events import (
     Trained,
     drops_of,
 )
-from harness.core.operators import READ, words_of
+from harness.core.operators import bucket_fracs, words_of
 from harness.core.plans import is_trainer, rank_order
 
 Row = dict[str, Any]
@@ -63,9 +63,7 @@ class History:
         self._last_eval_samples = -1
         self._curve_samples: int | None = None  # samples evaluated in each evaluation of the curve
         self._unplanned: frozenset[str] = frozenset()  # ranks of the newest failure
-        self._latencies_s: list[float] = []
-        self._recoveries: list[Event] = []  # with the drops after them
-        self._read: list[Event] = []  # those that the words of operators follow from
+        self._events: list[Event] = []  # all but those of steps, whose losses are many
 
     def rows(self, event: Event) -> list[Row]:
         """The rows of the history that ``event`` adds; empty for an event that wandb does not show."""
@@ -74,12 +72,8 @@ class History:
             self._step_frac = sum(self._step_prices.get(part, 0.0) for part in event.step_parts)
         if isinstance(event, Lost):
             self._unplanned = frozenset(event.unplanned_ranks)
-        if isinstance(event, Recovered) and (seconds := latency_s(event)) is not None:
-            self._latencies_s.append(seconds)
-        if isinstance(event, Recovered | Dropped):
-            self._recoveries.append(event)
-        if isinstance(event, READ):
-            self._read.append(event)
+        if not isinstance(event, Trained):
+            self._events.append(event)
         for key, value in _increments(event).items():
             self._totals[key] += value
         # A save in the background is committed after later steps, and is shown at the newest position.
@@ -94,12 +88,13 @@ class History:
         if not isinstance(event, Finished):
             return {}
         stalls: Mapping[str, float] = event.machine.get("overhead_seconds") or {}
-        latencies_s = self._latencies_s
+        recoveries = [each for each in self._events if isinstance(each, Recovered)]
+        latencies_s = [seconds for each in recoveries if (seconds := latency_s(each)) is not None]
         return {
             **{name: getattr(event, name) for name in (*_QUALITY, *_EMULATED, *_COUNTS)},
-            **{f"{bucket}_frac": _over(getattr(event, f"{bucket}_h"), self._job_h) for bucket in BUCKETS},
+            **bucket_fracs(event, self._job_h),
             **{name: value for name in _RESOURCES if (value := getattr(event, name)) is not None},
-            **words_of(self._read, event, self._job_h),
+            **words_of(self._events, event, self._job_h),
             **self._drops(),
             **{f"cache/{name}": value for name, value in (event.cache or {}).items()},
             **{f"measured_{bucket}_s": stalls.get(bucket) for bucket in STALLS},
@@ -111,7 +106,7 @@ class History:
 
     def _drops(self) -> Row:
         """The sum, mean and last of the drops of AUC so far; the sum alone without a failure. Unknown is left out."""
-        drops = drops_of(self._recoveries)
+        drops = drops_of(self._events)
         of_failures = {"drop/mean": sum(drops) / len(drops), "drop/last": drops[-1]} if drops else {}
         return {} if drops is None else {"drop/sum": sum(drops), **of_failures}
 
@@ -169,10 +164,6 @@ def _named(what: str, rank: str) -> dict[str, int | None]:
         return {key: rank_order(rank)[1]}
     except ValueError:
         return {key: None}
-
-
-def _over(hours: float | None, job_h: float) -> float | None:
-    return None if hours is None else hours / job_h
 
 
 def latency_s(event: Recovered) -> float | None:

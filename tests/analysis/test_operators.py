@@ -120,6 +120,11 @@ def test_hours_are_a_measure(grid: Path, tmp_path: Path) -> None:
     frame = analysis.load(tmp_path)
     (loss,) = analysis.table(frame, analysis.measure_of("hours_to_samples")).set_index("strategy").loc[["full"], "loss"]
     assert loss == pytest.approx(28 * frame["overhead_frac"].max())
+    for name in ("none", "full"):
+        write_run(tmp_path / f"{name}-1", made_config(name, seed=1))
+    found = comparisons([tmp_path], "none", measure=analysis.measure_of("hours_to_samples"))
+    text = analysis.comparison_text(found, "markdown", columns=["hours_to_samples", "total"])
+    assert re.search(r"\| full \| 2 \| \+\d+\.\d+ ± \? \(1\) \| [^(]* \|$", text, re.MULTILINE), "jobs of 56 h and 28 h"
 
 
 @pytest.mark.parametrize(

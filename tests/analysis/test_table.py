@@ -15,8 +15,7 @@ from rich.console import Console
 import analysis
 from analysis import figures
 from analysis.stats import Rounding, blocks_of, estimate, seeds_text, verdicts
-from analysis.tables import comparisons, footnotes, show_interval
-from analysis.tables.strategies import content
+from analysis.tables import comparisons, content, footnotes, show_interval
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
 from tests.made_runs import BYTES_FULL, made_config, reseal, write_run
@@ -166,6 +165,9 @@ def test_an_overhead_without_a_price_is_a_dash_and_no_zero(tmp_path: Path) -> No
     texts = {name: own for name, *own in rows}
     assert (texts["cpr_mfu"], texts["full"][0]) == (["–", "–"], "0.00")
     assert float(texts["cpr_ssu"][0]) >= 2
+    (alone,) = analysis.blocks_of(analysis.load(tmp_path / "cpr_mfu-0"))
+    assert content(alone, names=("steps", "total"))[1] == [["–", "–"]]
+    assert "a dash, and so no total, if it has no price" in str(footnotes([alone]))
     (*_, last) = verdicts(block)
     assert (last.strategy, last.on_front) == ("cpr_mfu", False)
     assert "emulated overhead –: save" in str(analysis.show(tmp_path / "cpr_mfu-0"))
