@@ -14,10 +14,10 @@ _QUALITY: dict[str, Verdict] = {"inferior": "not reproduced", "open": "cannot be
 
 
 def judge(cells: Any) -> list[Row]:
-    """A row for each job and strategy of the paper: its joint verdict is the worst of those of its parts.
+    """A row for each profile and CPR strategy. A row has one verdict, the worst of up to four verdicts.
 
-    The parts are the overhead of ``full`` that is removed and the log loss, where the poster has them, and
-    non-inferiority by the final AUC and by the drops, if these are on record.
+    For the poster's job: the part of the overhead of ``full`` that the strategy removes, and its log loss. For every
+    job: non-inferiority by final AUC, and by drops of AUC if they are on record.
     """
     own = matching(cells, {"strategy": [BASELINE, "full", *_ARMS]})
     quality: dict[tuple[Any, ...], dict[str, Any]] = {}

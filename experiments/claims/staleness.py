@@ -12,9 +12,9 @@ _BYTES = {"versions not counted": (), "versions counted": ("cache_clock_bytes",)
 
 
 def judge(cells: Any) -> list[Row]:
-    """A row for each way to count: the greatest saving, and what it costs of AUC.
+    """A row for each way to count bytes: the staleness that saves most, its saving, and its AUC loss.
 
-    A saving that reaches the published one is reproduced if its AUC is not shown to fall, and not reproduced if it is.
+    A saving as large as the published one is reproduced, unless the AUC is shown to be lower than without staleness.
     """
     rows: list[Row] = []
     for counted, more in _BYTES.items():
@@ -37,9 +37,9 @@ def judge(cells: Any) -> list[Row]:
 
 
 def saved(cells: Any, value: Any, *more: str) -> Estimate | None:
-    """The bytes that runs of this staleness save, in % of those of a run without a cache.
+    """Embedding traffic saved by the cache at staleness ``value``, in % of the traffic without a cache.
 
-    ``more``: columns of bytes that are counted besides ``cache_bytes``.
+    ``more``: columns of bytes that count as traffic besides ``cache_bytes``. None without a run.
     """
     own = cells[cells[_KEY] == value]
     moved = own[["cache_bytes", *more]].sum(axis=1, min_count=1 + len(more))
@@ -47,7 +47,7 @@ def saved(cells: Any, value: Any, *more: str) -> Estimate | None:
 
 
 def loss_of(cells: Any, value: Any) -> Estimate | None:
-    """The AUC, in 10⁻³, that runs of this staleness lose to those of staleness 0, paired by seed."""
+    """AUC at staleness 0 minus AUC at staleness ``value``, in 10⁻³, paired by seed; None without a pair."""
     own, fresh = (cells[cells[_KEY] == each].set_index("seed")["auc"] for each in (value, 0))
     return estimate((1e3 * (fresh - own)).dropna())
 

@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class WordParser(Parser):
-    """The parser of a command that may take ``key=value`` words, each of which its help describes."""
+    """The parser of the commands below `trace`. If a command takes ``key=value`` words, its help describes each key."""
 
     def format_help(self) -> str:
         """The help of argparse and, for a command that takes words, of each word (imports for most of a second)."""
@@ -102,7 +102,7 @@ def positive(text: str) -> float:
     return value
 
 
-def seconds(text: str) -> float:
+def not_negative(text: str) -> float:
     """``text`` as a finite number >= 0. Raises ValueError."""
     value = float(text)
     if not 0 <= value < float("inf"):
@@ -110,7 +110,7 @@ def seconds(text: str) -> float:
     return value
 
 
-seconds.__name__ = "number >= 0"
+not_negative.__name__ = "number >= 0"
 count.__name__ = "whole number >= 1"  # argparse: "invalid whole number >= 1 value: '0'"
 positive.__name__ = "number > 0"
 
@@ -125,7 +125,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "float": float,
     "count": count,
     "positive": positive,
-    "seconds": seconds,
+    "not_negative": not_negative,
     "pair": pair,
 }
 _ACTIONS = {"pairs": Pairs}

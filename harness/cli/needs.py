@@ -35,10 +35,11 @@ class Machine:
 
 
 def say_needs(cells: Sequence[Cell], jobs: int | None, machine: Machine | None = None) -> int | None:
-    """Print what those of ``cells`` that are not done will need. Returns the ``jobs`` for a ``LocalPool``.
+    """Print time, memory and disk that the unfinished ``cells`` need. Returns the number of cells to run at once.
 
-    The returned number is ``jobs``; if that is None and the memory holds fewer cells at once than the cores take, it is
-    the number that the memory holds. ``machine``: None is this one.
+    ``jobs``: the number that the user asked for, which is returned; None: no number. Then the result is None, which
+    leaves the number to ``LocalPool``, unless memory is too small for that: then as many cells as memory holds.
+    ``machine``: None is this one.
 
     Raises:
         ConfigError: one cell alone needs more memory than there is, or certainly more disk than is free.

@@ -186,7 +186,7 @@ class WorkerCaches(Resumable):
         return self.take_flushed()
 
     def take_flushed(self) -> Pending:
-        """Return the gradients queued since the last call; those of one row are summed in the order of workers."""
+        """Remove and return the flushed gradients; several of one row are summed, in the order of their workers."""
         nothing: tuple[Keys, Slots] = (np.empty(0, np.int64), np.empty(0, np.int64))
         keys_P, slots_P = map(np.concatenate, zip(nothing, *self._flushed, strict=True))
         self._flushed = []
@@ -227,7 +227,7 @@ class WorkerCaches(Resumable):
         self._free(slots[slots >= 0].astype(np.int64))
 
     def _free(self, slots_P: Keys) -> None:
-        """Drop copies with their pending gradients, and the entries of rows of which no copy is left."""
+        """Remove copies and their pending gradients; a row without a copy loses its entry, and so its clock."""
         entries_P = self._entry_S[slots_P]
         self._slot_EW[entries_P, self._worker_S[slots_P]] = -1
         self._updates_S[slots_P] = 0
