@@ -18,7 +18,7 @@ gc.set_threshold(50_000, 20, 20)  # all objects of an import stay, and a step le
 try:
     from harness.cli import interrupts, limits
 except KeyboardInterrupt:  # no signal is handled yet
-    sys.stderr.write("interrupted\n")
+    sys.stderr.write("interrupted; nothing was done yet\n")
     sys.exit(130)
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from rich.table import Column, Table
-
 from harness.cli import console
 from harness.core.plans import Costs
 from harness.core.strategies import StrategyOptions
@@ -30,11 +28,7 @@ def show_advice(
     costs, num_traces = job.costs, len(spreads[0].outcomes)
     advice = advise(spreads, strategies, costs, margin)
     title = f"{num_traces:,} traces, means with 95 % confidence intervals (≥: parts have no price)"
-    headings = (Column(name, justify="right" if place else "left") for place, name in enumerate(_COLUMNS))
-    table = Table(*headings, title=title, title_justify="left", box=None)
-    for standing in advice:
-        table.add_row(*_row(standing, costs))
-    console.show(table)
+    console.show_numbers(title, _COLUMNS, (_row(standing, costs) for standing in advice))
     if not (best := best_of(advice)):
         console.say(f"advice: none; no strategy without unknown prices is shown to have a PLS of at most {margin:g}")
         return

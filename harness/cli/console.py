@@ -15,7 +15,7 @@ from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, Group, RenderableType
 from rich.measure import Measurement
 from rich.segment import Segment
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from harness.core.errors import UserError
@@ -109,6 +109,15 @@ def show(result: RenderableType) -> None:
             widest = max(widest, needed)
     if console.is_terminal and widest > width:
         note(f"note: tables of {widest} columns, a terminal of {width}: `| less -S` shows whole lines")
+
+
+def show_numbers(title: str, names: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """Show a table without lines, with text in its first column and numbers in the others. Raises as :func:`show`."""
+    columns = (Column(name, justify="right" if place else "left") for place, name in enumerate(names))
+    table = Table(*columns, title=title, title_justify="left", box=None)
+    for row in rows:
+        table.add_row(*row)
+    show(table)
 
 
 def note(text: str) -> None:

@@ -30,7 +30,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _State:
-    hint = ""
+    hint = "nothing was done yet"
     can_raise = False
     is_said = False
     stop: StopRequest | None = None

@@ -7,13 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.table import Column, Table
-
 from harness.cli import console
 from harness.cli.advice import show_advice
 from harness.cli.progress import amount_progress
-from harness.cli.run_commands import fitting
-from harness.config.combinations import refuse_combinations
+from harness.config.combinations import fitting, refuse_combinations
 from harness.config.derived import job_costs
 from harness.config.experiment import load_config, load_each
 from harness.config.laws import GIVEN, LAWS, Law
@@ -22,6 +19,7 @@ from harness.config.profiles import PROFILES
 from harness.config.words import suggest
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
 from harness.core.errors import ConfigError
+from harness.core.events import BUCKETS, STALLS
 from harness.core.plans import Costs
 from harness.core.strategies import STRATEGIES, CprMirror, CprPriority, make_strategy
 from harness.planning.spread import Spread, job_of, memory_bytes, simulate_all
@@ -32,7 +30,6 @@ from harness.traces.mismatch import mismatches
 from harness.traces.trace import Trace
 
 _LARGE = ("terabyte", "mlperf")
-_COLUMNS = ["strategy", "save every", "overhead", "5–95 %", "save", "load", "lost", "resch.", "PLS", "5–95 %", "memory"]
 _UNKNOWN = "–"
 
 
@@ -51,7 +48,6 @@ def plan(options: argparse.Namespace) -> None:
 
     named = [word.partition("=")[2] for word in options.overrides if word.startswith("strategy.name=")]
     fit, remarks = fitting(every, check, named[-1] if named else None)
-    configs = {each.strategy.name: each for each in fit}
     config = max(fit, key=_sized)
     cardinalities = TERABYTE_CARDINALITIES if config.model.size in _LARGE else KAGGLE_CARDINALITIES
     job = job_of(config, costs, cardinalities)
@@ -66,13 +62,11 @@ def plan(options: argparse.Namespace) -> None:
         return
     clocked = ", on the wall clock" * (job.clock == "wall")
     title = f"{options.simulate:,} traces ({law.name}{clocked}), means with 95 % confidence intervals, % of the job"
-    names = [*_COLUMNS[:8], *(["steps"] if costs.step_frac is not None else []), *_COLUMNS[8:]]
-    headings = (Column(name, justify="right" if place else "left") for place, name in enumerate(names))
-    table = Table(*headings, title=title, title_justify="left", box=None)
-    for spread in spreads:
-        memory = memory_bytes(configs[spread.name], costs, cardinalities)
-        table.add_row(*_row(spread, memory, has_steps="steps" in names))
-    console.show(table)
+    buckets = STALLS if costs.step_frac is None else BUCKETS
+    of_buckets = ["resch." if bucket == "reschedule" else bucket for bucket in buckets]
+    names = ["strategy", "save every", "overhead", "5–95 %", *of_buckets, "PLS", "5–95 %", "memory"]
+    memory = {each.strategy.name: memory_bytes(each, costs, cardinalities) for each in fit}
+    console.show_numbers(title, names, (_row(spread, memory[spread.name], len(buckets)) for spread in spreads))
     console.say(_decision(spreads))
     console.say("priority and differential saves are charged as the largest possible, cpr_mirror without its uploads")
     if job.on_notice != "none":
@@ -84,16 +78,15 @@ def _sized(config: Config) -> int:
     return isinstance(config.strategy, CprPriority.Options) + isinstance(config.strategy, CprMirror.Options)
 
 
-def _row(spread: Spread, memory: int | None, *, has_steps: bool) -> Iterator[str]:
+def _row(spread: Spread, memory: int | None, num_buckets: int) -> Iterator[str]:
     overhead, pls = spread.overhead, spread.pls
     yield spread.name
     yield "never" if spread.interval_h is None else f"{spread.interval_h:.3g} h"
     is_known = not math.isnan(overhead.mean)
-    yield f"{overhead.mean:.3%} ±{1.96 * overhead.error:.3%}" if is_known else _UNKNOWN
+    yield f"{overhead.mean:.3%} ±{overhead.half:.3%}" if is_known else _UNKNOWN
     yield f"{overhead.low:.3%}–{overhead.high:.3%}" if is_known else _UNKNOWN
-    buckets = spread.buckets if has_steps else spread.buckets[:-1]
-    yield from (_UNKNOWN if math.isnan(mean) else f"{mean:.2%}" for mean in buckets)
-    yield f"{pls.mean:.4f} ±{1.96 * pls.error:.4f}"
+    yield from (_UNKNOWN if math.isnan(mean) else f"{mean:.2%}" for mean in spread.buckets[:num_buckets])
+    yield f"{pls.mean:.4f} ±{pls.half:.4f}"
     yield f"{pls.low:.4f}–{pls.high:.4f}"
     yield "?" if memory is None else f"{memory / 1e6:,.1f} MB"
 
@@ -143,7 +136,7 @@ def _subject(name: str, overrides: Sequence[str]) -> tuple[list[Config], Law, Co
 
 
 def _load(overrides: Sequence[str]) -> dict[str, Config]:
-    """Configurations of all strategies with failures, by name. Constants of a trace are filled in."""
+    """The configuration of each strategy but ``none``, by name. A profile ``from_trace`` has its trace's constants."""
     found = load_each(None, overrides, [name for name in STRATEGIES if STRATEGIES[name].injects_failures])
     return {name: with_profile_of_trace(config) for name, config in found.items()}
 

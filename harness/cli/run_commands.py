@@ -5,7 +5,7 @@
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -154,14 +154,25 @@ def run_experiments(
         console.note(words + ("; no checkpoints kept (store.keep_finished)" if any(map(_is_emptied, outcomes)) else ""))
         if show is not None and counts["failed"] < len(outcomes):
             show()
-    for outcome in sorted(outcomes, key=lambda outcome: outcome.status):  # the damaged before the failed
+    for outcome in outcomes:
         if outcome.status == "damaged":
             console.print_error("damaged", str(outcome.error))
-        elif outcome.status == "failed":
-            console.print_error("failed", f"{outcome.cell.run_dir}: {outcome.error}")
+    for line in _failures(outcomes):
+        console.print_error("failed", line)
     for experiment in experiments:
         wandb_commands.sync_if_online(experiment)
     return FAILED if counts["failed"] or counts["damaged"] else OK
+
+
+def _failures(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """A line on each error of a cell; of cells with equal errors, which name files of their own, on the first one."""
+    alike: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.status == "failed":
+            alike.setdefault(str(outcome.error).partition(" (see ")[0], []).append(outcome)
+    for first, *others in alike.values():
+        more = f"; the same in {len(others)} more cell{'s' * (len(others) > 1)}" if others else ""
+        yield f"{first.cell.run_dir}: {first.error}{more}"
 
 
 def _is_emptied(outcome: Outcome) -> bool:
@@ -182,6 +193,7 @@ def verify(options: argparse.Namespace) -> int:
         configs = [*load_each(options.config, options.overrides, STRATEGIES).values()]
     _find_inputs(configs[0])
     _say_if_compiling()
+    from harness.config.combinations import fitting
     from harness.run import assemble
     from harness.run import verify as verification
     from harness.run.spec import check
@@ -205,31 +217,6 @@ def verify(options: argparse.Namespace) -> int:
             verification.discard(config, work_dir)
         is_identical &= not differences
     return OK if is_identical else FAILED
-
-
-def fitting(
-    configs: Iterable[Config], check: Callable[[Config], Sequence[str]], needed: str | None
-) -> tuple[list[Config], list[str]]:
-    """The configurations that ``check`` does not refuse; its remarks on them, and on the others why they are left out.
-
-    Raises the ConfigError of ``check`` on strategy ``needed``, or on the first configuration if it refuses all.
-    """
-    fit: list[Config] = []
-    remarks: dict[str, None] = {}
-    refused: list[ConfigError] = []
-    for config in configs:
-        name = config.strategy.name
-        try:
-            remarks |= dict.fromkeys(check(config))
-            fit.append(config)
-        except ConfigError as error:
-            refused.append(error)
-            if name == needed:
-                raise
-            remarks[f"{name} is left out: {error}"] = None
-    if not fit:
-        raise refused[0]
-    return fit, [*remarks]
 
 
 def _find_inputs(config: Config) -> None:

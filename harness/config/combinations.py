@@ -1,5 +1,7 @@
 """Checks of keys that are valid alone, but not together."""
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
 from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.core.optimizers import OPTIMIZERS
@@ -10,80 +12,35 @@ from harness.core.trackers import TRACKERS
 
 def refuse_combinations(config: Config, strategy: Strategy) -> None:
     """Raise ConfigError for keys of ``config`` that exclude each other, or do not fit its ``strategy``."""
-    if strategy.mirror and config.cache.mode == "stale":
-        raise ConfigError(
-            f"cache.mode: expected none or lookahead for strategy {config.strategy.name}, got stale; "
-            "the mirror needs exact rows"
-        )
-    if config.trace.clock == "wall" and config.save.mode == "async":
-        raise ConfigError(
-            "trace.clock: expected samples with save.mode=async, got wall; the hours of a save in the background "
-            "are known when it is written, but failures on the wall clock would have to count them from its start"
-        )
-    if config.trainer.batch_size == 1 and getattr(config.model.filled(), "batch_norm", False):
-        raise ConfigError(
-            "trainer.batch_size: expected at least 2 with model.batch_norm=true, got 1; a batch of one has no variance"
-        )
-    if config.cluster.on_notice == "save" and strategy.mirror:
-        raise ConfigError(
-            f"cluster.on_notice: expected none or handover for strategy {config.strategy.name}, got save; the rows "
-            "saved on notice may be rows of the mirror, which restores them already"
-        )
-    if config.cluster.on_notice != "none" and config.trace.inject == "wall":
-        raise ConfigError(
-            f"cluster.on_notice: expected none with trace.inject=wall, got {config.cluster.on_notice}; no rank is told "
-            "of a kill at a second"
-        )
-    _refuse_unpriced_steps(config, strategy)
-    cluster, progress_s = config.cluster, config.trainer.progress_timeout_s
+    for key, expected, got, why in (*_of_keys(config), *_of_strategy(config, strategy)):
+        raise ConfigError(f"{key}: expected {expected}, got {got}; {why}")
+
+
+_Mistake = tuple[str, str, object, str]
+"""A key, what was expected for it, its value, and why."""
+
+
+def _of_keys(config: Config) -> Iterator[_Mistake]:
+    cluster, trace, trainer = config.cluster, config.trace, config.trainer
+    if trace.clock == "wall" and config.save.mode == "async":
+        why = "the hours of a save in the background are known once it is written, too late for failures by them"
+        yield "trace.clock", "samples with save.mode=async", "wall", why
+    if trainer.batch_size == 1 and getattr(config.model.filled(), "batch_norm", False):
+        yield "trainer.batch_size", "at least 2 with model.batch_norm=true", 1, "a batch of one has no variance"
+    if cluster.on_notice != "none" and trace.inject == "wall":
+        why = "no rank is told of a kill at a second"
+        yield "cluster.on_notice", "none with trace.inject=wall", cluster.on_notice, why
+    progress_s = trainer.progress_timeout_s
     if progress_s is not None and progress_s <= (wait_s := 2 * cluster.rpc_timeout_s + cluster.join_timeout_s):
-        raise ConfigError(
-            f"trainer.progress_timeout_s: expected more than 2 · cluster.rpc_timeout_s + cluster.join_timeout_s "
-            f"({wait_s:g}), got {progress_s:g}; the trainer waits so long for a rank that does not answer"
-        )
-    if cluster.num_trainers > 1 and config.trainer.backend == "torch":
-        raise ConfigError(
-            f"cluster.num_trainers: expected 1 with backend torch on {config.trainer.device}, got "
-            f"{cluster.num_trainers}; torch sums over a part of a batch with other bits than over the whole"
-        )
+        expected = f"more than 2 · cluster.rpc_timeout_s + cluster.join_timeout_s ({wait_s:g})"
+        why = "the trainer waits so long for a rank that does not answer"
+        yield "trainer.progress_timeout_s", expected, f"{progress_s:g}", why
+    if cluster.num_trainers > 1 and trainer.backend == "torch":
+        why = "torch sums over a part of a batch with other bits than over the whole"
+        yield "cluster.num_trainers", f"1 with backend torch on {trainer.device}", cluster.num_trainers, why
     if (cluster.num_nodes or 0) > config.num_ps:
-        raise ConfigError(
-            f"cluster.num_nodes: expected at most {config.num_ps}, the number of shards, got {cluster.num_nodes}; a "
-            "larger cluster.num_ps has more of them"
-        )
-    if cluster.on_loss == "shrink":
-        _refuse_with_shrink(config)
-        if strategy.groups is not None:
-            raise ConfigError(
-                f"cluster.on_loss: expected replace for strategy {config.strategy.name}, got shrink; a process "
-                "that serves two shards of a group would lose both"
-            )
-    ranks = all_ranks(config.num_ps, cluster.num_trainers)
-    if unknown := sorted(config.cluster.place.keys() - {*ranks}):
-        ps_rank, trainer = ranks[config.num_ps - 1], ranks[-1]
-        trainers = trainer if trainer == CHIEF else f"{CHIEF} to {trainer}"
-        raise ConfigError(f"cluster.place: expected ranks ps0 to {ps_rank} and {trainers}, got {', '.join(unknown)}")
-    _refuse_with_optimizer(config, strategy)
-
-
-def _refuse_with_optimizer(config: Config, strategy: Strategy) -> None:
-    """Raise ConfigError if the strategy needs another optimizer of the tables."""
-    growing = [name for name, optimizer in OPTIMIZERS.items() if optimizer.state_grows]
-    if TRACKERS[strategy.tracker].needs_growth and config.trainer.optimizer not in growing:
-        raise ConfigError(
-            f"trainer.optimizer: expected {' or '.join(growing)} with strategy {config.strategy.name}, got "
-            f"{config.trainer.optimizer}; the strategy ranks rows by the growth of their state"
-        )
-    if not strategy.restores_exactly and OPTIMIZERS[config.trainer.optimizer].num_states(1):
-        raise ConfigError(
-            f"trainer.optimizer: expected sgd for saves with rounded values ({config.strategy.name}), got "
-            f"{config.trainer.optimizer}, whose state would share the values' scale; set strategy.bits=32"
-        )
-
-
-def _refuse_with_shrink(config: Config) -> None:
-    """Raise ConfigError for keys that exclude ``cluster.on_loss: shrink``."""
-    cluster, trace = config.cluster, config.trace
+        expected = f"at most {config.num_ps}, the number of shards"
+        yield "cluster.num_nodes", expected, cluster.num_nodes, "a larger cluster.num_ps has more of them"
     for key, value, expected, why in (
         ("cluster.spares", cluster.spares, 0, "survivors take over the shards of dead ranks, and no spare does"),
         ("cluster.launcher", cluster.launcher, "fork", "all processes are on this machine"),
@@ -92,20 +49,38 @@ def _refuse_with_shrink(config: Config) -> None:
         ("trace.repair", trace.repair, "ignore", "no repair is waited for"),
         ("trace.trainers_die", trace.trainers_die, False, "survivors take over PS ranks alone"),
     ):
-        if value != expected:
-            wanted, got = (str(each).lower() for each in (expected, value))
-            raise ConfigError(f"{key}: expected {wanted} with cluster.on_loss=shrink, got {got}; {why}")
+        if cluster.on_loss == "shrink" and value != expected:
+            yield key, f"{expected} with cluster.on_loss=shrink".lower(), str(value).lower(), why
+    ranks = all_ranks(config.num_ps, cluster.num_trainers)
+    if unknown := sorted(cluster.place.keys() - {*ranks}):
+        trainers = CHIEF if ranks[-1] == CHIEF else f"{CHIEF} to {ranks[-1]}"
+        expected = f"ranks ps0 to {ranks[config.num_ps - 1]} and {trainers}"
+        yield "cluster.place", expected, ", ".join(unknown), "a run has no others"
 
 
-def _refuse_unpriced_steps(config: Config, strategy: Strategy) -> None:
-    """Raise ConfigError if charges depend on the hour of the wall clock, and the length of a step is unknown."""
+def _of_strategy(config: Config, strategy: Strategy) -> Iterator[_Mistake]:
+    name, given = f"strategy {config.strategy.name}", config.trainer.optimizer
+    if strategy.mirror and config.cache.mode == "stale":
+        yield "cache.mode", f"none or lookahead for {name}", "stale", "the mirror needs exact rows"
+    if strategy.mirror and config.cluster.on_notice == "save":
+        why = "the rows saved on notice may be rows of the mirror, which restores them already"
+        yield "cluster.on_notice", f"none or handover for {name}", "save", why
     prices, needs = config.profile.step_frac, _needs_hours(config)
     missing = [] if prices is None or needs is None else [part for part in strategy.step_parts if part not in prices]
     if missing:
-        raise ConfigError(
-            f"profile.step_frac: expected a price of {', '.join(missing)} with strategy {config.strategy.name} and "
-            f"{needs}, got none; charges then depend on the hours that steps take"
-        )
+        expected = f"a price of {', '.join(missing)} with {name} and {needs}"
+        yield "profile.step_frac", expected, "none", "charges then depend on the hours that steps take"
+    if strategy.groups is not None and config.cluster.on_loss == "shrink":
+        why = "a process that serves two shards of a group would lose both"
+        yield "cluster.on_loss", f"replace for {name}", "shrink", why
+    growing = [name for name, optimizer in OPTIMIZERS.items() if optimizer.state_grows]
+    if TRACKERS[strategy.tracker].needs_growth and given not in growing:
+        why = "the strategy ranks rows by the growth of their state"
+        yield "trainer.optimizer", f"{' or '.join(growing)} with {name}", given, why
+    if not strategy.restores_exactly and OPTIMIZERS[given].num_states(1):
+        got = f"{given}, whose state would share the values' scale"
+        expected = f"sgd for saves with rounded values ({config.strategy.name})"
+        yield "trainer.optimizer", expected, got, "set strategy.bits=32"
 
 
 def _needs_hours(config: Config) -> str | None:
@@ -115,3 +90,28 @@ def _needs_hours(config: Config) -> str | None:
     if config.save.mode == "async" and config.profile.snapshot_gbps is not None:
         return "save.mode=async"
     return "cluster.spares" if config.cluster.spares and config.profile.spare_o_res_h is not None else None
+
+
+def fitting(
+    configs: Iterable[Config], check: Callable[[Config], Sequence[str]], needed: str | None
+) -> tuple[list[Config], list[str]]:
+    """The configurations that ``check`` does not refuse; its remarks on them, and on the others why they are left out.
+
+    Raises the ConfigError of ``check`` on strategy ``needed``, or on the first configuration if it refuses all.
+    """
+    fit: list[Config] = []
+    remarks: dict[str, None] = {}
+    refused: list[ConfigError] = []
+    for config in configs:
+        name = config.strategy.name
+        try:
+            remarks |= dict.fromkeys(check(config))
+            fit.append(config)
+        except ConfigError as error:
+            refused.append(error)
+            if name == needed:
+                raise
+            remarks[f"{name} is left out: {error}"] = None
+    if not fit:
+        raise refused[0]
+    return fit, [*remarks]

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from harness.config.model import BY_TRACE, NO_RESULT, Config
+from harness.config.plugins import LOADED
 from harness.config.words import Schema, choices_of, describe, options_of, show, suggest
 from harness.core.choices import CHOICES
 from harness.core.errors import ConfigError
@@ -158,7 +159,10 @@ def complaint(key: str, value: object, part: str | None = None) -> str:
     if isinstance(value, str) and _WORDS.fullmatch(value):
         return f"{sentence}; did you mean the list [{value.replace(' ', '')}]?"
     choices = [str(choice) for option in options_of(spec) for choice in choices_of(option)]
-    return sentence + (suggest(value, choices) if isinstance(value, str) else "")
+    hint = suggest(value, choices) if isinstance(value, str) else ""
+    if not hint and LOADED and key.endswith(".name"):
+        hint = f"; no such {key.removesuffix('.name')} is added by the plugins {', '.join(LOADED)}"
+    return sentence + hint
 
 
 def _spec_of(key: str, part: str) -> Schema:

@@ -9,6 +9,7 @@ are part of the code that a result names (``harness/record/code.py``).
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
@@ -85,7 +86,7 @@ def load(names: Sequence[str]) -> None:
 
     Raises ConfigError for a module that cannot be imported, or if the configuration's models are imported already.
     """
-    from harness.core.strategies import name_options
+    from harness.core.strategies import OPTIONS, STRATEGIES, name_options
 
     for name in map(expanded, names):
         if name in LOADED:
@@ -96,9 +97,29 @@ def load(names: Sequence[str]) -> None:
         if what := _added_too_late():
             raise ConfigError(f"plugins: {name}: imports {_MODELS} before it adds a {what}; expected it afterwards")
         LOADED[name] = module
+    for name in STRATEGIES.keys() - OPTIONS.keys():
+        _check_signatures(name, STRATEGIES[name])
     name_options()
     if LOADED:
         _note_code()
+
+
+def _check_signatures(name: str, strategy: type) -> None:
+    """Raise ConfigError if a method of ``strategy`` does not take the arguments of the same method of ``Strategy``."""
+    from harness.core.strategies import Strategy
+
+    for method, base in vars(Strategy).items():
+        own = getattr(strategy, method)
+        if inspect.isfunction(base) and inspect.isfunction(own):
+            wanted, given = inspect.signature(base).parameters, inspect.signature(own)
+            try:
+                given.bind(*wanted)
+            except TypeError as error:
+                got, place = ", ".join(given.parameters), Path(own.__code__.co_filename).name
+                raise ConfigError(
+                    f"plugins: strategy {name}: {method}: expected the arguments {', '.join(wanted)}, got {got} "
+                    f"({place}, line {own.__code__.co_firstlineno})"
+                ) from error
 
 
 def _added_too_late() -> str | None:

@@ -179,6 +179,7 @@ def test_an_unknown_kind_of_recovery_is_refused(declared: object) -> None:
         check_declared({"odd": odd})
 
 
+_SIGNATURES = "expected the arguments self, lost, progress, got self, lost (mine.py, line 9)"
 _EARLY = "import harness.config.model\n"
 _ODD = """
 from harness.core.plans import RecoveryPlan
@@ -200,6 +201,8 @@ STRATEGIES["odd"] = Odd
     ("text", "code", "message"),
     [
         (_EARLY + _ODD, 2, "error: plugins: mine.py: imports harness.config.model before it adds a strategy"),
+        (_ODD.replace("lost, progress", "lost"), 2, f"plugins: strategy odd: plan_recovery: {_SIGNATURES}"),
+        ('"""Adds no strategy."""', 2, "; no such strategy is added by the plugins mine.py (strategy.name=odd on the"),
         (_ODD, 1, "plan of Odd: ps1: expected one of its recoveries (checkpoint), got 'means'"),
     ],
 )
@@ -222,11 +225,15 @@ def test_a_plugin_with_a_client_may_add_a_model_before_it(folder: Path) -> None:
 
 
 def test_an_error_in_a_plugin_names_the_line(folder: Path) -> None:
-    """Law: a cell that a plugin ends says the file and the line, on both engines, also of an error in a library."""
+    """Law: a cell that a plugin ends says the file and the line, on both engines, also of an error in a library.
+
+    An error that several cells have is one line at the end.
+    """
     (folder / "mine.py").write_text(_ODD.replace("return Rec", "progress.nothing  # line 10\n        return Rec"))
     (folder / "one.csv").write_text("hour,rank\n20,ps1\n")
-    asked = ("engine=[local,rpc]", "strategy.name=odd", "trace.path=one.csv")
+    asked = ("engine=[local,rpc]", "seed=[0,1]", "strategy.name=odd", "trace.path=one.csv")
     _, _, errors = command(folder, "grid", "grid.yaml", *asked)
     failed = [line for line in errors.splitlines() if line.startswith("failed: ")]
     assert len(failed) == 2, errors
+    assert all(line.endswith("; the same in 1 more cell") for line in failed), errors
     assert all(line.count("AttributeError: ") == 1 and " (mine.py, line 10)" in line for line in failed), errors
