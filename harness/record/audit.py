@@ -92,7 +92,7 @@ class _Auditor:
         self._saved: Saved | None = None
         self._losses: list[float] = []
         self._noticed: list[Noticed] = []  # that no rollback has undone
-        self._kept: dict[str, str] = {}  # kinds of recovery of ranks that lose nothing, told since the last recovery
+        self._kept: dict[str, str] = {}  # kinds of recovery of ranks that lose nothing, until they are recovered
         self._losing: list[tuple[int, Recovered]] = []  # that are not undone, after so many finished steps
         self._repeats = Repeats()
         self._evaluated: Evaluated | None = None  # the final evaluation
@@ -396,9 +396,9 @@ class _Auditor:
         for rank, kind in event.kinds.items():
             if kind in ("notice", "handover") and self._kept.get(rank) != kind:
                 self._problem(f"{rank} was recovered by {kind}, but had no notice for it")
-        self._kept = {}
         rolls_back = event.dense == "rollback" or bool(self._ranks_that("rolls_back", event))
         self._expect("rollback", event.rollback, rolls_back)
+        self._kept = {} if rolls_back else {k: kind for k, kind in self._kept.items() if k not in event.kinds}
 
     def _ranks_that(self, fact: str, event: Recovered) -> list[str]:
         """The dead ranks whose kind of recovery has the property ``fact``, as the first event declares it."""

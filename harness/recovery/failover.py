@@ -75,7 +75,7 @@ class Failover:
                     self.checkpointer.drop_noticed()
                 num_rows = self._restore(plan, loss) if plan.kinds or rolls_back(plan) else 0
                 load_s += self.supervisor.clock() - since_s
-                self.notices.recovered()
+                self.notices.recovered(plan)
                 return Restoration(plan=plan, loss=loss, num_rows=num_rows, load_s=load_s, reschedule_s=reschedule_s)
             except RankLost as again:
                 lost, detect_s = again, self.supervisor.clock() - self._waits_since_s

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from harness.cluster.protocol import Ask, LoadState, WriteState
 from harness.cluster.supervisor_client import SupervisorClient
-from harness.core.plans import Progress, Rank, rank_order
+from harness.core.plans import Progress, Rank, RecoveryPlan, rank_order
 from harness.core.resumable import Resumable
 from harness.core.strategies import Strategy
 from harness.recovery.accounting import Accounting, Ledgers
 from harness.recovery.checkpointer import Checkpointer
 from harness.recovery.injections import Injections
 from harness.recovery.kinds import RunFacts
-from harness.recovery.recoveries import RECOVERIES
+from harness.recovery.recoveries import RECOVERIES, rolls_back
 from harness.store import ROW_ID_BYTES, FileRecord
 
 _FLOAT32_BYTES = 4
@@ -60,7 +60,8 @@ def plan_notices(
         num_bytes, shard_bytes = ledgers.overhead.notice_bytes(notice_h, ledgers.bytes_full), ledgers.shard_bytes[rank]
         hands_over = on_notice == "handover" and num_bytes >= shard_bytes
         row_bytes = width * _FLOAT32_BYTES
-        most_rows = int(min(num_bytes // (row_bytes + ROW_ID_BYTES), shard_bytes // row_bytes + 1))
+        saved_bytes, more = row_bytes + ROW_ID_BYTES, shard_bytes // row_bytes + 1  # than all rows
+        most_rows = int(min(num_bytes, more * saved_bytes) // saved_bytes)
         if hands_over or (saves and most_rows):
             plans[rank] = NoticePlan(hands_over, most_rows)
     return plans
@@ -85,12 +86,12 @@ class Notices(Resumable):
     accounting: Accounting
 
     def __post_init__(self) -> None:
-        self.recovered()
-
-    def recovered(self) -> None:
-        """Called when the ranks that were told have died and are recovered."""
         self.kinds: dict[Rank, str] = {}
         self._handed_over: dict[Rank, FileRecord] = {}
+
+    def recovered(self, plan: RecoveryPlan) -> None:
+        """Forget the notices of the ranks that ``plan`` has restored: of all ranks after a rollback."""
+        self.kinds = {} if rolls_back(plan) else {k: kind for k, kind in self.kinds.items() if k not in plan.kinds}
 
     def handed_over(self) -> dict[Rank, LoadState]:
         """By rank that handed its shard over, the request by which its replacement takes it."""

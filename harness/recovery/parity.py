@@ -18,6 +18,7 @@ from harness.cluster.protocol import (
     BuildParity,
     Exchange,
     Failure,
+    LoadState,
     Push,
     Reply,
     Request,
@@ -171,8 +172,9 @@ class ParityRecovery(Recovery):
         return by_table
 
     def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
-        """Build the parities anew that died, and those of shards that were restored otherwise."""
-        otherwise = {rank for rank, request in requests.items() if not isinstance(request, RestoreFromParity)}
+        """Build the parities anew that died, and those of shards that are not as they were."""
+        kept = RestoreFromParity | LoadState
+        otherwise = {rank for rank, request in requests.items() if not isinstance(request, kept)}
         for rank in otherwise:
             self._applied[rank], self._unsaved[rank], self._saved[rank] = loss.progress.step, (0, 0), SavedCounts()
         groups = self._groups.members

@@ -1,5 +1,6 @@
 """Deaths that no trace planned, at any moment: in the middle of a step, of a save, of another rank's recovery."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from harness.cluster.protocol import (
 )
 from harness.config.model import Config
 from harness.core.errors import RunFailed
-from harness.core.events import Evaluated, Finished, Recovered
+from harness.core.events import Evaluated, Finished, Machine, Recovered, Saved
 from harness.record.event_log import read_events
 from harness.run.assemble import Parts
 from harness.store import newest_checkpoint
@@ -34,7 +35,7 @@ from tests.recovery.mortal_ranks import (
     run_mortal,
     unsaved,
 )
-from tests.runs import changed, run, saving_every, small_config
+from tests.runs import changed, run, saving_every, small_config, under
 
 # --- any death under any settings -------------------------------------------------------------------------------------
 
@@ -277,3 +278,47 @@ def test_a_rank_that_dies_in_a_save_loses_since_the_checkpoint_before(config: Co
     begun, waited = (run_mortal(changed(config, save__mode=mode), tmp_path / mode, doom) for mode in ("async", "sync"))
     assert begun.pls > waited.pls > 0
     assert (begun.lost_updates or 0) > (waited.lost_updates or 0) > 0
+
+
+# --- deaths beside those of which ranks are told ----------------------------------------------------------------------
+
+
+class Watched(MortalRanks):
+    """Notes the requests that ps2 has served when ps1 alone is killed."""
+
+    num_before = 0
+
+    def kill(self, ranks: Sequence[str], hosts: Sequence[int] = ()) -> dict[str, Machine]:
+        if [*ranks] == ["ps1"]:
+            Watched.num_before = self.served["ps2", Exchange]
+        return super().kill(ranks, hosts)
+
+
+@pytest.mark.parametrize("name", ["partial", "full"])
+@pytest.mark.parametrize("on_notice", ["save", "handover"])
+def test_another_death_before_the_kill_makes_no_notice_void(
+    config: Config, tmp_path: Path, name: str, on_notice: str
+) -> None:
+    """Law: ps2 dies in the evaluation between the notice of ps1 and its death; ps1 loses nothing."""
+    config = changed(config, strategy__name=name, data__max_train_samples=NUM_SAMPLES, trace__allow_unplanned=True)
+    config = changed(saving_every(config, 60), cluster__on_notice=on_notice, eval__at_recoveries=True)
+    config = under(config, tmp_path, "hour,rank,notice_s\n9,ps1,1e6\n")
+    MortalRanks.begin({})
+    run(config, tmp_path / "calm", Parts(make_ranks=Watched))
+    MortalRanks.begin({("ps2", Watched.num_before, Exchange): "before"})
+    _, events = run(config, tmp_path / "run", Parts(make_ranks=Watched))
+    own = {"full": "rollback", "partial": "checkpoint"}[name]
+    found = [event for event in events if isinstance(event, Recovered)]
+    assert [event.kinds for event in found] == [{"ps2": own}, {"ps1": {"save": "notice"}.get(on_notice, on_notice)}]
+    assert found[1].lost_updates == 0
+
+
+def test_a_shard_that_was_handed_over_keeps_its_unsaved_updates(config: Config, tmp_path: Path) -> None:
+    """Law: so does the count of them from which `parity` restores it later."""
+    config = changed(config, strategy__name="parity", strategy__group_size=2, cluster__on_notice="handover")
+    config = saving_every(changed(config, data__max_train_samples=NUM_SAMPLES), 40)
+    saved = []
+    for deaths in ("", "4,ps0,1e6\n4,ps1,1e6\n10,ps1,\n"):
+        _, events = run(under(config, tmp_path, f"hour,rank,notice_s\n{deaths}50,ps3,\n"), tmp_path / f"{len(deaths)}")
+        saved.append([event.persisted_updates for event in events if isinstance(event, Saved)])
+    assert saved[0] == saved[1]

@@ -136,6 +136,13 @@ def test_a_short_notice_saves_what_it_has_time_for(config: Config, tmp_path: Pat
     assert outcome(handed) == outcome(some), "a shard that takes too long is not handed over"
 
 
+def test_rows_are_saved_on_notice_where_saves_are_free(config: Config, tmp_path: Path) -> None:
+    """All of them, in no time."""
+    config = told(config, tmp_path, SHORT_S, "save", strategy__name="partial", profile__o_save_h=0.0)
+    found, _ = run(config, tmp_path / "told")
+    assert (found.lost_updates, found.save_h) == (0, 0.0)
+
+
 def test_a_false_figure_of_a_notice_is_noticed(config: Config, tmp_path: Path) -> None:
     """The audit knows how long a rank may write, what that costs, and who may be recovered without a loss."""
     config = told(config, tmp_path, LONG_S, "save", strategy__name="partial")
