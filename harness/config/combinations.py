@@ -41,16 +41,21 @@ def _of_keys(config: Config) -> Iterator[_Mistake]:
     if (cluster.num_nodes or 0) > config.num_ps:
         expected = f"at most {config.num_ps}, the number of shards"
         yield "cluster.num_nodes", expected, cluster.num_nodes, "a larger cluster.num_ps has more of them"
-    for key, value, expected, why in (
-        ("cluster.spares", cluster.spares, 0, "survivors take over the shards of dead ranks, and no spare does"),
+    shared = (
+        ("cluster.spares", cluster.spares, 0, "a spare takes over one shard, and a process may serve several"),
         ("cluster.launcher", cluster.launcher, "fork", "all processes are on this machine"),
+    )
+    shrinking = (
         ("trace.clock", trace.clock, "samples", "the hour of a return would depend on the overhead"),
         ("trace.inject", trace.inject, "boundary", "nodes return between two steps"),
         ("trace.repair", trace.repair, "ignore", "no repair is waited for"),
         ("trace.trainers_die", trace.trainers_die, False, "survivors take over PS ranks alone"),
-    ):
-        if cluster.on_loss == "shrink" and value != expected:
-            yield key, f"{expected} with cluster.on_loss=shrink".lower(), str(value).lower(), why
+    )
+    option = "cluster.on_loss=shrink" if cluster.on_loss == "shrink" else f"cluster.num_nodes={cluster.num_nodes}"
+    checked = (*shared, *shrinking) if cluster.on_loss == "shrink" else shared if cluster.num_nodes else ()
+    for key, value, expected, why in checked:
+        if value != expected:
+            yield key, f"{expected} with {option}".lower(), str(value).lower(), why
     ranks = all_ranks(config.num_ps, cluster.num_trainers)
     if unknown := sorted(cluster.place.keys() - {*ranks}):
         trainers = CHIEF if ranks[-1] == CHIEF else f"{CHIEF} to {ranks[-1]}"

@@ -1,6 +1,7 @@
 """A checkpoint as the initial values of a run with any number of PS ranks (``init.checkpoint``)."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,20 +28,17 @@ class InitialModel:
 
         Shards of the checkpoint are read one by one. Raises StoreError for rows of other tables or another width.
         """
-        store, target = FileStore(self.root), shard.placement
-        for index in range(self.placement.num_ps):
-            rows_MX = torch.empty(self.placement.num_rows(index), shard.rows_MD.shape[1])
+        store, origins_OT, places_M = FileStore(self.root), self.placement.origins_OT, np.empty(len(shard.rows_MD), int)
+        for table in range(len(self.placement.cardinalities)):
+            first, stride = shard.placement.table_rows(shard.rank_index, table)
+            span = shard.span(table)
+            ids_N = first + stride * np.arange(span.stop - span.start)
+            places_M[span] = ids_N // len(origins_OT) + origins_OT[ids_N % len(origins_OT), table]
+        for index, (first, stop) in enumerate(pairwise(self.placement.rank_base_R)):
+            rows_MX = torch.empty(stop - first, shard.rows_MD.shape[1])
             store.read_rows(self.manifest.shards[ps_rank(index)], rows_MX)
-            for table, offset in enumerate(self.placement.offsets_RT[index, :-1].tolist()):
-                if not (num_rows := target.num_local_rows(shard.rank_index, table)):
-                    continue
-                first, stride = self.placement.table_rows(index, table)
-                ids_N = first + stride * np.arange(self.placement.num_local_rows(index, table))
-                first, stride = target.table_rows(shard.rank_index, table)
-                theirs_N = np.flatnonzero((ids_N - first) % stride == 0)
-                ours_N = (ids_N[theirs_N] - first) // stride
-                assert not len(ours_N) or ours_N[-1] < num_rows, "tables of equal sizes"
-                shard.rows_MD[shard.span(table)][ours_N] = rows_MX[offset + theirs_N]
+            is_here_M = (first <= places_M) & (places_M < stop)
+            shard.rows_MD[is_here_M] = rows_MX[places_M[is_here_M] - first]
 
     def dense(self) -> dict[str, Tensor]:
         """The dense network's tensors. Raises StoreError."""

@@ -178,8 +178,9 @@ def test_lost_rows_start_from_the_mean_of_the_survivors(placement: Literal["row"
         shard.initialise(applied_step=0)
         shard.rows_MD[:, 4:] = 7.0
     lost, *survivors = shards
+    lost.initialise(applied_step=7)
     initial_MD = lost.values_MD.clone()
-    fill_tables(lost, sum((sums_of_tables(shard) for shard in survivors), torch.zeros(3, 5)), 7)
+    fill_tables(lost, sum((sums_of_tables(shard) for shard in survivors), torch.zeros(3, 5)))
     assert lost.applied_step == 7
     assert not (lost.rows_MD[:, 4:] == 7.0).any()
     for table in range(3):

@@ -103,3 +103,12 @@ def test_a_checkpoint_that_does_not_fit_is_refused(config: Config, keys: dict[st
         RunSpec(changed(config, **keys)).validate()
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_rows_without_survivors_start_from_the_checkpoint(config: Config, tmp_path: Path) -> None:
+    """Law: a table that lies on one rank has no surviving row, so `start: mean` is `start: initial`."""
+    config = under(config, tmp_path, "hour,rank\n20,ps1\n", strategy__name="never_save", cluster__placement="table")
+    digests = [
+        run(changed(config, strategy__start=start), tmp_path / start)[0].digests for start in ("initial", "mean")
+    ]
+    assert digests[0] == digests[1]
