@@ -323,16 +323,10 @@ class RunSpec:
         content = self.config.model_dump(mode="json", exclude=IRRELEVANT)
         content["data"]["path"] = self.dataset.digest
         content["trace"]["path"] = (trace_facts(self.config) or {"digest": None})["digest"]
-        if (law := content["trace"].get("law")) and not law["notice_s"]:
-            del law["notice_s"]  # laws had none: hashes of results from before stay
         content["cluster"]["num_ps"] = self.config.num_ps
         content["cluster"] |= facts_of_named(self.config)
-        if self.initial is None:
-            del content["init"]
-        else:
+        if self.initial is not None:
             content["init"]["checkpoint"] = hash_of({"manifest": self.initial.manifest.to_text()})
-        if self.config.cluster.on_loss == "replace":
-            del content["cluster"]["on_loss"], content["profile"]["shrink_o_res_h"]
         if self.config.model.name == DEFAULTS["model"]:
             del content["model"]["name"]  # there was no other model: hashes of results from before stay
         return content
