@@ -282,7 +282,6 @@ class Progress:
         saved_step: step of the newest save; for a recovery, of the newest checkpoint; None without one.
         saved_samples: samples at that step.
         pls: for a recovery, the portion of lost samples of the run if the lost ranks are restored alone.
-        update_pls: the same of lost updates, of all updates so far; None if they are not counted.
     """
 
     step: int
@@ -292,7 +291,6 @@ class Progress:
     saved_step: int | None = None
     saved_samples: int | None = None
     pls: float = 0.0
-    update_pls: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

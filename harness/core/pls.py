@@ -161,12 +161,6 @@ class UpdateLedger(Resumable):
         gone, gone_tracked = gone_2.tolist()
         return gone, gone_tracked
 
-    def with_loss_of(self, ranks: Iterable[Rank]) -> float:
-        """Lost updates / updates sent, if ``ranks`` died now and were restored without a rollback; 0 before a step."""
-        sent, persisted, lost, _ = self._counts[:, 0]
-        places = [self._places[rank] for rank in ranks]
-        return float(lost.sum() + (sent - persisted - lost)[places].sum()) / max(1, int(sent.sum()))
-
     def rolled_back(self) -> tuple[int, int]:
         """Record a full recovery: all counts return to their values at the last checkpoint.
 

@@ -232,25 +232,19 @@ class Partial(_Saving):
         """Optimizer state of a shard that is restored without a rollback. `with_rows`: the state that was saved with
         each row. `reset`: the initial state. `sgd` has no state."""
         guard: Annotated[float, Field(ge=0, le=100)] | None = None
-        """Most loss in %, as `guard_by` counts it, that partial recoveries may add up to. A failure that would exceed
-        it rolls all ranks back instead, which undoes the losses since the save (after MoEGambit). null: no limit."""
-        guard_by: Literal["pls", "updates"] = "pls"
-        """What `guard` limits. `pls`: the portion of lost samples. `updates`: lost updates, of all updates so far."""
+        """Most lost samples (PLS) in % that partial recoveries may add up to. A failure that would exceed it rolls all
+        ranks back instead, which undoes the losses since the save (after MoEGambit). null: no limit."""
 
     def __init__(self, options: Options, costs: Costs) -> None:
         super().__init__(options, costs)
         self.resets_states = options.restore_optimizer == "reset"
-        self._guard, self._guard_by = options.guard, options.guard_by
+        self._guard = options.guard
         if options.guard is not None and "rollback" not in self.recoveries:
             self.recoveries = (*self.recoveries, "rollback")
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        if self._guard is not None:
-            spent = progress.pls if self._guard_by == "pls" else progress.update_pls
-            if spent is None:
-                raise ConfigError("strategy.guard_by: expected pls where updates are not counted, got updates")
-            if 100 * spent > self._guard:
-                return RecoveryPlan(kinds=dict.fromkeys(lost, "rollback"))
+        if self._guard is not None and 100 * progress.pls > self._guard:
+            return RecoveryPlan(kinds=dict.fromkeys(lost, "rollback"))
         return super().plan_recovery(lost, progress)
 
 

@@ -122,12 +122,6 @@ class Accounting(Ledgers, Resumable):
         self.unmeasured: list[list[Rank]] = []
         self.measured_s = dict.fromkeys(STALLS, 0.0)
 
-    def with_loss_of(self, ranks: Iterable[Rank], progress: Progress) -> Progress:
-        """As of the base; with lost updates, if they are counted, but for those of the step under way."""
-        ranks = [*ranks]
-        of_updates = self.updates and self.updates.with_loss_of(ranks)
-        return replace(super().with_loss_of(ranks, progress), update_pls=of_updates)
-
     def count_step(self, plan: BatchPlan) -> None:
         """Count the updates of one finished step, whose batch has ``plan``."""
         if self.updates is not None:

@@ -88,7 +88,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "never_save": {"start": "mean"},
     "partial": {"interval_samples": 4},  # each step
     "cpr_oldest": {"guard": 0.5},  # rolls back to rows of different ages
-    "cpr_state": {"guard": 2, "guard_by": "updates"},
+    "cpr_state": {"guard": 2},
     "cpr_mirror": {"share": 1.0},
     "differential": {"recovery": "partial", "bits": 8},
     "cpr_vanilla": {"interval_samples": None, "pls_target": 1e-4},  # acts as full

@@ -95,7 +95,7 @@ _STRATEGIES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "cpr_mass": {"untracked": ("priority", "interval")},
     "cpr_scar": {"r": (0.125, 0.25)},
     "cpr_oldest": {"guard": (None, 0.0, 2.0)},
-    "cpr_state": {"guard_by": ("pls", "updates"), "guard": (None, 2.0)},
+    "cpr_state": {"guard": (None, 2.0)},
     "cpr_mirror": {"share": (0.01, 0.1)},
     "differential": {"bits": (32, 8, 4, 2), "recovery": ("full", "partial")},
     "buddy": {},
