@@ -75,8 +75,8 @@ class Law(BaseModel):
     """Fraction of the ranks that are lemons: they fail more often than the others. `trace.seed` draws which. Rounded,
     at least one rank; null: all ranks fail equally often."""
     lemon_failures_frac: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Fraction of the failures that strike a lemon first, all lemons equally often. It changes neither the number of
-    failures nor, with `per` system, `fixed` and `at`, their hours."""
+    """Fraction of the failures that strike a lemon first, all lemons equally often, with `per: system`. Changes neither
+    the number of failures nor their hours."""
     early_factor: Annotated[float, Field(gt=0)] = 1.0
     """The hazard is so many times as high before hour early_h; the MTBF is that of the time after."""
     early_h: Annotated[float, Field(ge=0)] = 0.0
@@ -117,6 +117,8 @@ class Law(BaseModel):
             yield "group_sizes: expected them with a group_probability above 0, and only then"
         if (self.lemon_frac is None) != (self.lemon_failures_frac is None):
             yield "lemon_failures_frac: expected it and lemon_frac, got one of them"
+        if self.lemon_frac is not None and self.per == "rank":
+            yield "lemon_frac: expected none with per rank, where all ranks have processes of one MTBF"
         if (self.repair_median_h is None) != (self.repair_mean_h is None):
             yield "repair_mean_h: expected it and repair_median_h, got one of them"
         elif (self.repair_mean_h or 0) < (self.repair_median_h or 0):
@@ -256,25 +258,19 @@ PUBLISHED: Mapping[str, Published] = {
             "hours are scaled: 11.37 h become those of the job, so that they fill it [ours]",
         ),
     ),
-    "rsc1": Published(
-        title="Meta's RSC-1: a job of 128 nodes",
-        law=Law(mtbf_h=round(1000 * 24 / (6.5 * 128), 2), group_probability=0.0),
-        source="Kokolis et al., Revisiting Reliability, HPCA 2025, arXiv 2410.21680",
-        figures=(
-            "6.5 failures per 1,000 node-days [2nd]; a job of 128 nodes [ours] has one in 28.85 h [derived]",
-            "exponential gaps, one rank each [ours]; each of 8 ranks stands for 16 nodes, hours are not scaled [ours]",
-            "which part of the failures lemons cause is not known here, so none are made up [ours]",
-        ),
-    ),
-    "rsc2": Published(
-        title="Meta's RSC-2: a job of 128 nodes",
-        law=Law(mtbf_h=round(1000 * 24 / (2.3 * 128), 2), group_probability=0.0),
-        source="Kokolis et al., Revisiting Reliability, HPCA 2025, arXiv 2410.21680",
-        figures=(
-            "2.3 failures per 1,000 node-days [2nd]; a job of 128 nodes [ours] has one in 81.52 h [derived]",
-            "all else as in law rsc1 [ours]",
-        ),
-    ),
+    **{
+        f"rsc{number}": Published(
+            title=f"Meta's RSC-{number}: a job of 128 nodes",
+            law=Law(mtbf_h=(mtbf_h := round(1000 * 24 / (rate * 128), 2)), group_probability=0.0),
+            source="Kokolis et al., Revisiting Reliability, HPCA 2025, arXiv 2410.21680",
+            figures=(
+                f"{rate} failures per 1,000 node-days [2nd]; a job of 128 nodes [ours] has one in {mtbf_h} h [derived]",
+                "exponential gaps, one rank each [ours]; each of 8 ranks stands for 16 nodes, hours not scaled [ours]",
+                "which part of the failures lemons cause is not known here, so none are made up [ours]",
+            ),
+        )
+        for number, rate in ((1, 6.5), (2, 2.3))
+    },
     "lablup": Published(
         title="Lablup's B200 cluster: 3 of 63 nodes caused half of the exclusions",
         law=Law(group_probability=0.0, lemon_frac=round(3 / 63, 4), lemon_failures_frac=0.5),

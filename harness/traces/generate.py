@@ -161,13 +161,7 @@ def _instants(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64, F64,
     if spec.law.per == "rank":
         traces_S = np.repeat(numbers_K, spec.ranks)
         ranks_S = np.tile(np.arange(spec.ranks), len(numbers_K))
-        mean_h = spec.instant_mtbf_h * spec.ranks
-        if spec.lemons:  # gaps of the streams of a trace in the order of its ranks
-            mean_KR = np.empty((len(numbers_K), spec.ranks))
-            orders_KR = order_of_ranks(spec.ranks, seed, numbers_K)
-            np.put_along_axis(mean_KR, orders_KR, spec.instant_mtbf_h / spec.lemons.failures_R[None], axis=1)
-            mean_h = mean_KR.ravel()
-        stream_E, busy_E = _renewals(spec, seed, _streams(traces_S, ranks_S), mean_h)
+        stream_E, busy_E = _renewals(spec, seed, _streams(traces_S, ranks_S), spec.instant_mtbf_h * spec.ranks)
         return traces_S[stream_E], _wall_hours(spec, busy_E), ranks_S[stream_E]
     stream_E, busy_E = _renewals(spec, seed, _streams(numbers_K), spec.instant_mtbf_h)
     traces_E, hours_E = numbers_K[stream_E], _wall_hours(spec, busy_E)
@@ -188,22 +182,22 @@ def order_of_ranks(ranks: int, seed: int, numbers_K: I64) -> I64:
     return np.argsort(lots_KR, axis=1, kind="stable")
 
 
-def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float | F64) -> tuple[I64, F64]:
+def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float) -> tuple[I64, F64]:
     """The stream and time of every renewal until ``busy_h``, not sorted. ``mean_h``: the mean gap of each stream."""
-    gaps, mean_S = spec.gaps, np.broadcast_to(mean_h, streams_S.shape)
+    gaps = spec.gaps
     first_S = _uniform(seed, "gap", streams_S, np.uint64(0))
     if spec.law.start == "equilibrium":  # the rest, at a random moment, of the gap into which it falls
-        now_S = _uniform(seed, "left", streams_S, np.uint64(0)) * gaps.met(first_S) * mean_S
+        now_S = _uniform(seed, "left", streams_S, np.uint64(0)) * gaps.met(first_S) * mean_h
     else:
-        now_S = gaps.gap(first_S) * mean_S
+        now_S = gaps.gap(first_S) * mean_h
     going_A = np.flatnonzero(now_S <= spec.busy_h)
     which, when = [going_A], [now_S[going_A]]
     place = 1
     while going_A.size:
-        expected = float(((spec.busy_h - now_S[going_A]) / mean_S[going_A]).max())
+        expected = (spec.busy_h - now_S[going_A].min()) / mean_h
         num = int(min(expected + 2 * expected**0.5 + 1, max(1, _DRAWS_AT_ONCE // going_A.size)))
         draws = np.arange(place, place + num, dtype=np.uint64)
-        gaps_AD = gaps.gap(_uniform(seed, "gap", streams_S[going_A, None], draws)) * mean_S[going_A, None]
+        gaps_AD = gaps.gap(_uniform(seed, "gap", streams_S[going_A, None], draws)) * mean_h
         gaps_AD[:, 0] += now_S[going_A]  # one sum from left to right, to the bit, however many draws are made at once
         times_AD = np.cumsum(gaps_AD, axis=1)
         row, column = np.nonzero(times_AD <= spec.busy_h)

@@ -115,12 +115,6 @@ class Lemons:
         places_E = np.where(u_E < self.failures_frac, of_lemons_E, others_E).astype(np.int64)
         return np.minimum(places_E, self.ranks - 1)  # a quotient may be rounded up to 1
 
-    @property
-    def failures_R(self) -> F64:
-        """The fraction of the failures that strikes each place."""
-        others = (1 - self.failures_frac) / (self.ranks - self.num)
-        return np.where(np.arange(self.ranks) < self.num, self.failures_frac / self.num, others)
-
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorSpec:

@@ -136,14 +136,10 @@ def test_ranks_and_hours_are_in_range_and_in_order(per: str) -> None:
     assert all(len(set((part // 4).tolist())) == 1 for part in np.split(deaths.ranks_E, first_I[1:]))
 
 
-@pytest.mark.parametrize("per", ["system", "rank"])
 @pytest.mark.parametrize("model", SHAPES)
-def test_lemons_cause_their_part_of_the_failures(model: str, per: str) -> None:
-    """2 of 8 ranks 0.7 of them, and both alike; each trace has its own; the number of failures stays. With one process
-    for all ranks the hours stay too.
-    """
-    asked = spec(model, per=per, **LEMONS)
-    deaths = generate_many(asked, 3, 3000)
+def test_lemons_cause_their_part_of_the_failures(model: str) -> None:
+    """2 of 8 ranks 0.7 of them, and both alike; each trace has its own; the hours of failures stay."""
+    deaths = generate_many(spec(model, **LEMONS), 3, 3000)
     order_KR = order_of_ranks(8, 3, np.arange(3000))
     place_E = np.argsort(order_KR, axis=1)[deaths.traces_E, deaths.ranks_E]
     counts_KP = np.zeros((3000, 8))
@@ -151,8 +147,7 @@ def test_lemons_cause_their_part_of_the_failures(model: str, per: str) -> None:
     for place, expected in enumerate([0.7 / 2] * 2 + [0.3 / 6] * 6):
         assert_mean(counts_KP[:, place], 14 * expected)
     assert_mean(order_KR[:, 0], 3.5)
-    if per == "system":
-        np.testing.assert_array_equal(deaths.hours_E, generate_many(spec(model), 3, 3000).hours_E)
+    np.testing.assert_array_equal(deaths.hours_E, generate_many(spec(model), 3, 3000).hours_E)
 
 
 def test_given_failures_strike_lemons_at_the_hours_of_even_ones() -> None:
@@ -212,13 +207,13 @@ def test_stretching_scales_hours_and_repairs_alike() -> None:
 # --- seeds ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lemons", [{}, LEMONS])
-@pytest.mark.parametrize("per", ["system", "rank"])
-def test_a_trace_does_not_depend_on_how_many_are_made(
-    per: str, lemons: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+OF_RANKS = {"per": "rank"}
+
+
+@pytest.mark.parametrize("keys", [{}, LEMONS, OF_RANKS], ids=len)
+def test_a_trace_does_not_depend_on_how_many_are_made(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Trace 7 alone, among ten, and in other blocks is the same to the bit; another seed gives others."""
-    asked = spec("gamma", per=per, repair_median_h=1.0, repair_mean_h=2.0, **GROUPS, **lemons)
+    asked = spec("gamma", repair_median_h=1.0, repair_mean_h=2.0, **GROUPS, **keys)
     among, alone = generate_many(asked, 1, 10), generate_many(asked, 1, 1, first=7)
     monkeypatch.setattr("harness.traces.generate._STREAMS_AT_ONCE", 16)
     monkeypatch.setattr("harness.traces.generate._DRAWS_AT_ONCE", 8)
@@ -232,10 +227,10 @@ def test_a_trace_does_not_depend_on_how_many_are_made(
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lemons", [{}, LEMONS])
-def test_a_trace_is_number_zero_of_its_seed_or_a_typical_one(lemons: dict[str, Any]) -> None:
+@pytest.mark.parametrize("keys", [LEMONS, OF_RANKS], ids=len)
+def test_a_trace_is_number_zero_of_its_seed_or_a_typical_one(keys: dict[str, Any]) -> None:
     """Hours to a millionth. A typical one has the expected number of failures, whatever the seed."""
-    asked = spec("weibull", per="rank", rack_size=4, **GROUPS, **lemons)
+    asked = spec("weibull", rack_size=4, **GROUPS, **keys)
     for seed in range(3):
         trace = generate(asked, seed, is_typical=seed == 2)
         number = int(trace.header.get("number", "0").partition(",")[0])
@@ -309,6 +304,7 @@ def spec_of_job(law: Law, *, ranks: int = 8, job_h: float | None = None) -> Gene
         ({"nodes": 4}, "nodes: expected mtbf_h, the MTBF of a system of so many nodes, got none"),
         ({"group_probability": 0.5}, "group_sizes: expected them with a group_probability above 0, and only then"),
         ({"group_sizes": ((2, 1),)}, "group_sizes: expected them with a group_probability above 0, and only then"),
+        ({"per": "rank", **LEMONS}, "lemon_frac: expected none with per rank"),
         ({"lemon_frac": 0.1}, "lemon_failures_frac: expected it and lemon_frac, got one of them"),
         ({"repair_median_h": 1.0}, "repair_mean_h: expected it and repair_median_h, got one of them"),
         (
