@@ -263,20 +263,16 @@ class CprVanilla(Partial):
         interval_counts_ranks: bool = True
         """Whether T_save,part is divided by k, the ranks lost per failure (reconstructed: docs/CPR.md)."""
 
-    _tracker: str | None = None
-    """The tracker, unless the strategy acts as ``full``."""
-
     def __init__(self, options: Options, costs: Costs) -> None:
         super().__init__(options, costs)
         if self.interval.overridden:
             return
         part_h = t_save_part_h(costs, counts_ranks=options.interval_counts_ranks)
-        parts = self.parts if self._tracker is None else (self._tracker, *self.parts)
-        if o_part_h(costs, part_h, parts) < o_full_h(costs, t_save_full_h(costs)):
+        if o_part_h(costs, part_h, self.step_parts) < o_full_h(costs, t_save_full_h(costs)):
             self.interval = Interval(samples=costs.samples_of(part_h))
         else:
             self.interval, self._recovery = replace(self.interval, fallback=True), "rollback"
-            self.parts = ()
+            self.tracker, self.parts = None, ()
 
 
 class Differential(Partial):
@@ -325,13 +321,17 @@ class Buddy(_Saving):
         self._num_ps = costs.num_ps
         self.interval = Interval(samples=options.interval_samples, overridden=options.interval_samples is not None)
 
+    def _sources(self, rank: Rank) -> frozenset[Rank]:
+        """The ranks that must live for ``rank`` to be restored from their memory."""
+        return frozenset({buddy_of(rank, self._num_ps)})
+
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """Restore each lost shard: from its buddy if that is alive, otherwise from the newest checkpoint."""
-        kinds = {rank: "checkpoint" if buddy_of(rank, self._num_ps) in lost else "replica" for rank in lost}
-        return RecoveryPlan(kinds=kinds)
+        """Restore each lost shard from its sources or, if one of them is lost too, from the newest checkpoint."""
+        in_memory, checkpoint = self.recoveries
+        return RecoveryPlan(kinds={rank: checkpoint if self._sources(rank) & lost else in_memory for rank in lost})
 
 
-class Parity(_Saving):
+class Parity(Buddy):
     """``parity``: a lost shard is computed from its group's other shards and their parity, at another rank (ECRec).
 
     Only the initial save is made, unless an interval is set. A rank that dies together with another rank of its group,
@@ -342,27 +342,20 @@ class Parity(_Saving):
     recoveries = ("parity", "checkpoint")
     parts = ("parity",)
 
-    class Options(_Saving.Options):
-        interval_samples: Annotated[int, Field(ge=1)] | None = None
-        """Samples between saves; null: no save after the initial one."""
+    class Options(Buddy.Options):
         group_size: Annotated[int, Field(ge=1)] | None = None
         """PS ranks whose shards have a parity together, which the rank after them holds; less than `cluster.num_ps`.
         null: 4, or half of `cluster.num_ps` if that is less. Parities take 1/`group_size` of the memory of replicas."""
 
     def __init__(self, options: Options, costs: Costs) -> None:
-        if costs.num_ps <= (options.group_size or 1):
+        if costs.num_ps <= (size := options.group_size or 1):
             raise ConfigError(
-                f"strategy.group_size: expected less than cluster.num_ps ({costs.num_ps}), got "
-                f"{options.group_size or 1}; a parity is held outside of its group"
+                f"strategy.group_size: expected less than cluster.num_ps ({costs.num_ps}), got {size}; a parity is "
+                "held outside of its group"
             )
+        super().__init__(options, costs)
         self.groups = ParityGroups(options.group_size, costs.num_ps)
-        self.interval = Interval(samples=options.interval_samples, overridden=options.interval_samples is not None)
-
-    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """Restore each lost shard: from the parity if it needs no other lost rank, else from the newest checkpoint."""
-        assert self.groups is not None
-        needed = {rank: self.groups.needed_for(rank) for rank in lost}
-        return RecoveryPlan(kinds={rank: "checkpoint" if needed[rank] & lost else "parity" for rank in lost})
+        self._sources = self.groups.needed_for
 
 
 # --- strategies that save some rows more often than others ------------------------------------------------------------
@@ -391,7 +384,7 @@ class CprPriority(CprVanilla):
         if whole.fallback:
             return
         self.interval = Interval(samples=whole.samples, divisor=1 / options.r, overridden=whole.overridden)
-        self.tracker, self._r, self._kind = self._tracker, exact(options.r), "priority"
+        self._r, self._kind = exact(options.r), "priority"
         self.tracker_options = {name: getattr(options, name) for name in self._for_tracker}
         self._between = "tracked" if options.untracked == "interval" else "priority"
         self.repeats_exactly = options.guard is None  # a rollback restores rows of different ages
@@ -405,7 +398,7 @@ class CprMfu(CprPriority):
     """``cpr_mfu``: priority saves of the rows with the most accesses since their last save."""
 
     colours = ("#009e73", "#2fc79a")
-    _tracker = "mfu"
+    tracker = "mfu"
 
 
 class CprRandom(CprPriority):
@@ -418,7 +411,7 @@ class CprRandom(CprPriority):
         """Rows to draw from. `touched`: rows with updates since their last save. `all`: all rows; those without updates
         are then left out, so that a save writes fewer rows."""
 
-    _tracker = "random"
+    tracker = "random"
     _for_tracker = ("r", "pool")
 
 
@@ -433,7 +426,7 @@ class CprSsu(CprPriority):
         eviction: Literal["random", "oldest"] = "random"
         """Which row of a full list a new row replaces (reconstructed: docs/CPR.md)."""
 
-    _tracker = "ssu"
+    tracker = "ssu"
     _for_tracker = ("r", "eviction")
 
     def __init__(self, options: Options, costs: Costs) -> None:
@@ -446,28 +439,28 @@ class CprMass(CprPriority):
     """``cpr_mass``: priority saves of the rows with the largest sum of changes, step by step, since their last save."""
 
     colours = ("#5b7f1d", "#a6cf55")
-    _tracker = "mass"
+    tracker = "mass"
 
 
 class CprScar(CprPriority):
     """``cpr_scar``: priority saves of the rows whose values differ most from their last save (L2 distance)."""
 
     colours = ("#8c5a2b", "#d9a066")
-    _tracker = "scar"
+    tracker = "scar"
 
 
 class CprOldest(CprPriority):
     """``cpr_oldest``: priority saves of the rows that are longest unsaved, in turn, without an access counter."""
 
     colours = ("#4f5fb5", "#9aa5ee")
-    _tracker = "oldest"
+    tracker = "oldest"
 
 
 class CprState(CprPriority):
     """``cpr_state``: priority saves of the rows whose optimizer state has grown most since their last save."""
 
     colours = ("#a04000", "#e08e45")
-    _tracker = "state"
+    tracker = "state"
 
 
 class CprMirror(CprPriority):
@@ -489,7 +482,7 @@ class CprMirror(CprPriority):
     recoveries = ("mirror", "rollback")
     parts = ("mirror",)
     _recovery = "mirror"
-    _tracker = "mfu"
+    tracker = "mfu"
 
     def __init__(self, options: Options, costs: Costs) -> None:
         super().__init__(options, costs)
