@@ -338,10 +338,14 @@ class PlannedFault:
 
 
 def first_strikes(named: Sequence[tuple[Rank, Strike]]) -> dict[Rank, Strike]:
-    """The first strike of each rank, in rank order. A strike of a whole host counts before all others of its ranks."""
+    """The first strike of each rank, with its longest notice, in rank order.
+
+    A strike of a whole host counts before all others of its ranks.
+    """
     with_host = [(rank, strike) for rank, strike in named if strike.host is not None]
     first = dict([*reversed(named), *reversed(with_host)])
-    return {rank: first[rank] for rank in sorted(first, key=rank_order)}
+    notices_h = dict(sorted(((rank, strike.notice_h) for rank, strike in named)))
+    return {rank: first[rank]._replace(notice_h=notices_h[rank]) for rank in sorted(first, key=rank_order)}
 
 
 def merge_faults(step: int, planned: Sequence[PlannedFault]) -> PlannedFault:

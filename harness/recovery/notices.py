@@ -102,7 +102,8 @@ class Notices(Resumable):
 
     async def serve(self, numbers: Sequence[int], progress: Progress) -> None:
         """Have the ranks act that the faults ``numbers`` are about to kill. Raises StoreError if the disk failed."""
-        told_h = {rank: hours for number in numbers for rank, hours in self.injections.faults[number].notices}
+        notices = [each for number in numbers for each in self.injections.faults[number].notices]
+        told_h = dict(sorted(notices, key=lambda each: (rank_order(each[0]), each[1])))  # the longest of each rank
         run, has_checkpoint = self.run, self.checkpointer.newest is not None
         constants = {"width": run.width, "has_checkpoint": has_checkpoint}
         plans = plan_notices(run.strategy, run.on_notice, told_h, self.accounting, **constants)

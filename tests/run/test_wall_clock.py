@@ -80,6 +80,24 @@ def test_the_charge_of_a_save_strikes_at_its_boundary(config: Config, tmp_path: 
     assert first.save_h > 0.04
 
 
+@pytest.mark.parametrize("order", [("", "1e6"), ("1e6", "")], ids=["second told", "first told"])
+def test_a_rank_that_two_entries_strike_at_one_boundary_has_the_notice_of_either(
+    wall: Config, tmp_path: Path, order: tuple[str, str]
+) -> None:
+    """Law: run and simulator alike, where the overhead of the failure before brings both entries to one boundary."""
+    lines = ["10,ps0,", *(f"{hour},ps1,{notice_s}" for hour, notice_s in zip((10.5, 11), order, strict=True))]
+    (tmp_path / "long.csv").write_text("\n".join(["hour,rank,notice_s", *lines]))
+    config = saving_every(changed(wall, strategy__name="partial", cluster__on_notice="handover"), 60)
+    finished, events = run(config, tmp_path / "run")
+    assert [[*event.kinds.values()] for event in events if isinstance(event, Recovered)] == [
+        ["checkpoint"],
+        ["handover"],
+    ]
+    simulated = simulate(RunSpec(config).strategy, job_of(config), RunSpec(config).planned_faults)
+    for field in ("save_h", "load_h", "reschedule_h", "num_failures", "pls"):
+        assert getattr(finished, field) == pytest.approx(getattr(simulated, field), rel=1e-12), field
+
+
 def test_a_record_with_a_kill_at_another_time_is_found_out(wall: Config, tmp_path: Path) -> None:
     """The audit names kills before their hour, and those that a boundary before them should have had."""
     config = saving_every(changed(wall, strategy__name="full", trace__window="quietest"), 60)
