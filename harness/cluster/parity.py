@@ -7,7 +7,7 @@ Row i of a parity is the XOR of the rows i of all shards of the group; a shard w
 of the longest shard, N rows of a call, X columns of a row.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -46,6 +46,15 @@ def read_parts(source: Rank, num_rows: int, width: int, reach: Reach, *, is_repl
         yield read
 
 
+def read_xor(sources: Mapping[Rank, bool], bits_MX: Tensor, reach: Reach) -> None:
+    """Set ``bits_MX`` to the XOR of the rows of several ranks' shards or, where the value is True, parities."""
+    num_rows, width = bits_MX.zero_().shape
+    for source, is_parity in sources.items():
+        first = 0
+        for part in read_parts(source, num_rows, width, reach, is_replica=is_parity):
+            bits_MX[first : (first := first + len(part.rows_NX))] ^= bits_of(part.rows_NX)
+
+
 class Parity(Resumable):
     """The parity of the shards of ``members``: int32 ``bits_MX``.
 
@@ -56,15 +65,15 @@ class Parity(Resumable):
     _state_in_place = ("bits_MX",)
 
     def __init__(self, members: tuple[Rank, ...], width: int, make_shard: Callable[[int], Shard]) -> None:
-        self._make_shard = make_shard
-        self._num_rows = {member: len(make_shard(ps_index(member)).rows_MD) for member in members}
-        self.bits_MX = torch.zeros((max(self._num_rows.values()), width), dtype=torch.int32)
+        self._make_shard, self._members = make_shard, members
+        num_rows = max(len(make_shard(ps_index(member)).rows_MD) for member in members)
+        self.bits_MX = torch.zeros((num_rows, width), dtype=torch.int32)
         self.number = 0
 
     def initialise(self, fill: Callable[[Shard], None]) -> None:
         """Set the parity to that of shards with their initial values, which ``fill`` completes."""
         self.bits_MX.zero_()
-        for member in self._num_rows:
+        for member in self._members:
             shard = self._make_shard(ps_index(member))
             shard.initialise(applied_step=0)
             fill(shard)
@@ -73,11 +82,7 @@ class Parity(Resumable):
 
     def build(self, number: int, reach: Reach) -> None:
         """Set the parity to that of the present shards, which it reads. ``number`` messages count as applied."""
-        self.bits_MX.zero_()
-        for member, num_rows in self._num_rows.items():
-            first = 0
-            for part in read_parts(member, num_rows, self.bits_MX.shape[1], reach, is_replica=False):
-                self.bits_MX[first : (first := first + len(part.rows_NX))] ^= bits_of(part.rows_NX)
+        read_xor(dict.fromkeys(self._members, False), self.bits_MX, reach)
         self.number = number
 
     def read(self, request: ReadShard) -> ShardRows:
@@ -102,12 +107,7 @@ def restore_from_parity(shard: Shard, request: RestoreFromParity, reach: Reach) 
     The sum of the counts of unsaved updates is right for tracked and for other tables, not that of each row: all saves
     are full, so they report no more.
     """
-    (num_rows, width), bits_MX = shard.rows_MD.shape, bits_of(shard.rows_MD)
-    bits_MX.zero_()
-    for source, is_parity in ((request.holder, True), *((other, False) for other in request.others)):
-        first = 0
-        for part in read_parts(source, num_rows, width, reach, is_replica=is_parity):
-            bits_MX[first : (first := first + len(part.rows_NX))] ^= bits_of(part.rows_NX)
+    read_xor({request.holder: True, **dict.fromkeys(request.others, False)}, bits_of(shard.rows_MD), reach)
     shard.reset_counts(applied_step=request.step)
     shard.saved_counts = request.saved_counts
     if shard.pending_M is not None:

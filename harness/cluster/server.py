@@ -206,7 +206,8 @@ class RankServer(Resumable):
                 copy_shard(held.shard, held.owner, self.reach, is_replica=False)
                 reply = Restored(num_rows=len(held.shard.rows_MD))
             case BuildParity(number=number):
-                self._held_parity.build(number, self.reach)
+                assert self.parity is not None, "this rank holds a parity"
+                self.parity.build(number, self.reach)
             case ReadShard():
                 reply = self._read(request)
             case Save():
@@ -232,11 +233,6 @@ class RankServer(Resumable):
         if request.is_replica and self.parity is not None:
             return self.parity.read(request)
         return read_shard(request, self._held_replica.shard if request.is_replica else self.shard)
-
-    @property
-    def _held_parity(self) -> Parity:
-        assert self.parity is not None, "this rank holds no parity"
-        return self.parity
 
     @property
     def _restored(self) -> Restored:

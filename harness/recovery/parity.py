@@ -63,19 +63,21 @@ class ParityRecovery(Recovery):
         return {"replica_bytes": self.wire_bytes}
 
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
-        """Return ``requests``, in which the changes for a holder are added to a message with a push to it."""
+        """Return ``requests`` with the changes for each holder to which pushes are sent."""
         sent = dict(requests)
         for holder in self._groups.members:
             exchanges = exchanges_of(requests.get(holder))
-            place = next((k for k, exchange in enumerate(exchanges) if exchange.push is not None), None)
-            if place is not None and self._changes[holder]:
-                own = replace(exchanges[place], replica=self._message(holder))
-                all_of = (*exchanges[:place], own, *exchanges[place + 1 :])
-                sent[holder] = Several(all_of) if isinstance(requests[holder], Several) else own
+            if self._changes[holder] and any(exchange.push is not None for exchange in exchanges):
+                first = replace(exchanges[0], replica=self._message(holder))
+                sent[holder] = Several((first, *exchanges[1:])) if isinstance(requests[holder], Several) else first
         return sent
 
+    def _messages(self) -> dict[Rank, Push]:
+        """New messages with all changes that are in none yet, by holder."""
+        return {holder: self._message(holder) for holder, changes in self._changes.items() if changes}
+
     def _message(self, holder: Rank) -> Push:
-        """The changes for ``holder``, which are to be sent now, and again until it has answered."""
+        """A new message with the changes for ``holder``, which is sent again until the holder has answered."""
         rows_N, bits_NX = (torch.cat(parts) for parts in zip(*self._changes[holder], strict=True))
         self._changes[holder] = []
         self._numbers[holder] += 1
@@ -134,15 +136,11 @@ class ParityRecovery(Recovery):
 
     async def settle(self, ask: Ask, progress: Progress) -> None:
         """Send all changes to their holders."""
-        messages: dict[Rank, Request] = {}
-        for holder in (holder for holder, changes in self._changes.items() if changes):
-            messages[holder] = Exchange(replica=self._message(holder))
-        if messages:
-            await ask(messages, progress)
+        if messages := self._messages():
+            await ask({holder: Exchange(replica=message) for holder, message in messages.items()}, progress)
 
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
-        for holder in (holder for holder, changes in self._changes.items() if changes):
-            self._message(holder)
+        self._messages()  # which are unanswered now
         late = {holder: messages for holder, messages in self._unanswered.items() if holder not in loss.ranks}
         for turn in range(max(map(len, late.values()), default=0)):  # a holder takes them in order
             of_turn = {holder: messages[turn] for holder, messages in late.items() if turn < len(messages)}

@@ -49,9 +49,6 @@ def shrunk(
                 step = max(step_at(hour), each.step + 1)
                 returns[step][node] = strike._replace(hour=hour, fault=RETURN, repair_h=None)
     give_back(num_steps - 1)
-    return (
-        *sorted(
-            (each for each in found if each.phase == "boundary"), key=lambda each: (each.step, bool(each.fault.loss))
-        ),
-        *(each for each in found if each.phase != "boundary"),
-    )
+    at_boundaries = [each for each in found if each.phase == "boundary"]
+    others = [each for each in found if each.phase != "boundary"]
+    return (*sorted(at_boundaries, key=lambda each: (each.step, each.fault.loss is not None)), *others)
