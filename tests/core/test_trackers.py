@@ -103,16 +103,21 @@ def random_steps(
         yield rows.tolist(), rng.integers(1, 4, rows_per_step).tolist(), (rng.random(rows_per_step) < 0.5).tolist()
 
 
-@pytest.mark.parametrize("num_values", [1, 2, 4, 1000])
-def test_top_rows_is_a_brute_force_sort(num_values: int) -> None:
-    """For every K from 1 to all: the K largest positive counts, ties to the lower index, as sorting all would give."""
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("num_values", [0, 1, 4, 1000, 2**31 - 1])
+def test_top_rows_is_a_brute_force_sort(num_values: int, dtype: str) -> None:
+    """For every K from 1 to all: the K largest positive scores, ties to the lower index, as sorting all would give."""
     rng = np.random.Generator(np.random.PCG64(num_values))
     for num_rows in (1, 2, 60):
-        counts = rng.integers(0, num_values + 1, num_rows)
-        order = sorted((i for i in range(num_rows) if counts[i]), key=lambda i: (-counts[i], i))
+        counts = rng.integers(0, num_values + 1, num_rows).astype(dtype)
+        if dtype.startswith("float"):
+            counts[1::4] *= 10.0 ** rng.integers(-30, 30, len(counts[1::4]))
+            counts[-1:] = np.inf
+        elif dtype == "uint32":
+            counts *= 2
+        order = sorted(np.flatnonzero(counts).tolist(), key=lambda i: (-counts[i].item(), i))
         for k in range(1, num_rows + 1):
-            chosen_K = top_rows(torch.from_numpy(counts.astype(np.int32)), k)
-            assert chosen_K.tolist() == sorted(order[:k]), (counts, k)
+            assert top_rows(torch.from_numpy(counts), k).tolist() == sorted(order[:k]), (counts, k)
 
 
 @pytest.mark.parametrize("kind", ["mfu", "ssu", "random", "mass", "scar", "oldest", "state"])
