@@ -19,7 +19,7 @@ from harness.core.resumable import Resumable
 from harness.core.seeds import derive, generator
 from harness.core.shard import Shard
 from harness.kernels.row_loops import add_at, row_distances
-from harness.kernels.samples import LIST, LISTS, forget_members, keep_sampled
+from harness.kernels.samples import LIST, LISTS, forget, keep_sampled
 from harness.kernels.selection import largest
 
 _CHUNK_ROWS = 1 << 14  # rows compared at once: a megabyte at dimension 16
@@ -244,12 +244,10 @@ class SsuTracker(Tracker):
         if table not in self._index:
             return
         members, own = self._members(table), self._lists_L[self._index[table]]
-        members[:] = np.roll(members, -own["oldest"])  # the oldest to the front
-        is_saved = np.ones(len(members), bool) if isinstance(rows, slice) else np.isin(members, rows.numpy())
-        forget_members(members[is_saved], self._is_member_W)
-        left = members[~is_saved]
-        members[: len(left)] = left
-        own["num_members"], own["oldest"] = len(left), 0
+        if own["oldest"]:
+            members[:] = np.roll(members, -own["oldest"])  # the oldest to the front
+        saved = members if isinstance(rows, slice) else rows.numpy()
+        own["num_members"], own["oldest"] = forget(saved, members, self._is_member_W), 0
 
     def reset(self) -> None:
         for table in self._index:

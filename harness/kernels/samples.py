@@ -91,9 +91,15 @@ def keep_sampled(rows: int, sampled: int, num_rows: int, lists: int, step: int) 
         is_member_W[row >> 6] |= uint64(1) << uint64(row & 63)
 
 
-@compiled_for(void(int32[::1], uint64[::1]))
-def forget_members(rows_K: Any, is_member_W: Any) -> None:
-    """Clear the bits of ``rows_K`` in ``is_member_W``."""
-    for k in range(len(rows_K)):
-        row = int64(rows_K[k])
-        is_member_W[row >> 6] &= ~(uint64(1) << uint64(row & 63))
+@compiled_for([int64(int64[::1], int32[::1], uint64[::1]), int64(int32[::1], int32[::1], uint64[::1])])
+def forget(rows_N: Any, out_members_K: Any, out_is_member_W: Any) -> Any:
+    """Clear the bits of ``rows_N``, and move the other members to the front, in order; returns their number."""
+    for n in range(len(rows_N)):
+        row = int64(rows_N[n])
+        out_is_member_W[row >> 6] &= ~(uint64(1) << uint64(row & 63))
+    num_left = 0
+    for k in range(len(out_members_K)):
+        row = int64(out_members_K[k])
+        out_members_K[num_left] = row
+        num_left += int64((out_is_member_W[row >> 6] >> uint64(row & 63)) & uint64(1))
+    return num_left
