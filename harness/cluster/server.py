@@ -78,14 +78,11 @@ class RankSpec:
     initial: InitialModel | None = None
 
 
-def apply(shard: Shard, push: Push | WriteBack, norms_N: Tensor | None = None) -> bool:
-    """Apply what the trainer sent to a shard or its replica; False, and no change, if it was applied before.
-
-    ``norms_N`` (float32), if given with a :class:`Push`, receives the L2 norm of each row's change.
-    """
+def apply(shard: Shard, push: Push | WriteBack) -> bool:
+    """Apply what the trainer sent to a shard or its replica; False, and no change, if it was applied before."""
     if isinstance(push, WriteBack):
         return shard.write(push.step, push.rows_N, push.values_ND, push.counts_N)
-    return shard.apply(push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate, norms_N=norms_N)
+    return shard.apply(push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate)
 
 
 class Replica(Resumable):
@@ -293,27 +290,32 @@ class RankServer(Resumable):
 
         Returns None if the ranks hold no parities, or if the push was applied before.
         """
-        step, before_NX = self.shard.applied_step, self.shard.gather(push.rows_N) if self._tells_changes else None
+        step, changes_NX = self.shard.applied_step, None
         if isinstance(push, WriteBack):
+            if self._tells_changes:
+                changes_NX = self.shard.gather(push.rows_N)
+                bits_of(changes_NX).bitwise_xor_(bits_of(push.values_ND))
             self._write_back(push)
         else:
-            self._push(push)
-        if before_NX is None or self.shard.applied_step == step:
-            return None
-        bits_of(before_NX).bitwise_xor_(bits_of(self.shard.gather(push.rows_N)))
-        return before_NX
+            if self._tells_changes:
+                changes_NX = torch.empty((len(push.rows_N), self.shard.rows_MD.shape[1]))
+            self._push(push, changes_NX)
+        return None if self.shard.applied_step == step else changes_NX
 
-    def _push(self, push: Push) -> None:
-        """Apply the gradients of a step, and tell the tracker of it."""
-        norms_N = torch.empty(len(push.rows_N)) if self._tracker.needs_norms else None
-        if not apply(self.shard, push, norms_N) or not len(push.rows_N):
+    def _push(self, push: Push, changes_NX: Tensor | None) -> None:
+        """Apply the gradients of a step, and tell the tracker of it. ``changes_NX``: as of ``RowOptimizer.step``."""
+        tracker, num_rows = self._tracker, len(push.rows_N)
+        norms_N = torch.empty(num_rows) if tracker.needs_norms and tracker.mass_M is None else None
+        gradients = (push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate)
+        is_new = self.shard.apply(*gradients, norms_N=norms_N, mass_M=tracker.mass_M, changes_NX=changes_NX)
+        if not is_new or not num_rows:
             return  # sent again, so that rows and tracker have it; or nothing to track
-        if self._tracker.needs_touches:
-            self._tracker.touched(push.step, push.rows_N, push.counts_N)
+        if tracker.needs_touches:
+            tracker.touched(push.step, push.rows_N, push.counts_N)
         if norms_N is not None:
-            self._tracker.moved(push.step, push.rows_N, norms_N)
-        if self._tracker.needs_samples:
-            self._tracker.sampled(push.step, push.rows_N, push.sampled_N)
+            tracker.moved(push.step, push.rows_N, norms_N)
+        if tracker.needs_samples:
+            tracker.sampled(push.step, push.rows_N, push.sampled_N)
 
     def _write_back(self, written: WriteBack) -> None:
         """Write rows, then tell the tracker of all steps since the last message, in order."""

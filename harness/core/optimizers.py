@@ -49,18 +49,24 @@ class RowOptimizer:
         pending_M: Tensor | None = None,
         counts_N: Tensor | None = None,
         norms_N: Tensor | None = None,
+        mass_M: Tensor | None = None,
+        changes_NX: Tensor | None = None,
     ) -> None:
         """Update rows ``rows_N`` (int64, distinct) of ``rows_MX`` in place.
 
-        ``pending_M`` (int32), if given, is increased by ``counts_N`` (int32) at the same rows, in the same pass.
-        ``norms_N`` (float32), if given, receives the L2 norm of the change of each row's D values, with the same bits
-        as ``trackers.distances`` between the values before and after.
+        What else is given is filled in the same pass. ``pending_M`` (int32) is increased by ``counts_N`` (int32) at the
+        same rows. ``norms_N`` (float32) receives the L2 norm of the change of each row's D values, with the same bits
+        as ``trackers.distances`` between the values before and after; ``mass_M`` (float32) is increased by it.
+        ``changes_NX`` (float32) receives the XOR of each row's bits before and after.
         """
-        counts = row_loops.NO_COUNTS if counts_N is None else counts_N.numpy()
+        counts = row_loops.NO_COUNTS if pending_M is None or counts_N is None else counts_N.numpy()
         pending = row_loops.NO_COUNTS if pending_M is None else pending_M.numpy()
         norms = row_loops.NO_NORMS if norms_N is None else norms_N.numpy()
+        mass = row_loops.NO_NORMS if mass_M is None else mass_M.numpy()
+        changes = row_loops.NO_CHANGES if changes_NX is None else changes_NX.numpy().view(np.int32)
+        rows, gradients = rows_N.numpy(), grads_ND.numpy()
         row_loops.step_rows(
-            self._rule, rows_MX.numpy(), rows_N.numpy(), grads_ND.numpy(), learning_rate, pending, counts, norms
+            self._rule, rows_MX.numpy(), rows, gradients, learning_rate, pending, counts, norms, mass, changes
         )
 
     def stepped(self, rows_NX: Tensor, grads_ND: Tensor, learning_rate: float) -> Tensor:

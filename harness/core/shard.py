@@ -127,18 +127,26 @@ class Shard(Resumable):
         learning_rate: float,
         *,
         norms_N: Tensor | None = None,
+        mass_M: Tensor | None = None,
+        changes_NX: Tensor | None = None,
     ) -> bool:
         """Make one optimizer step on distinct rows, unless ``step`` was applied before; returns whether it was made.
 
         ``counts_N`` (int32) are the updates that each row's gradient sums up, one per sample that touched it.
-        ``norms_N`` (float32), if given, receives the L2 norm of each row's change. A step may not be left out.
+        ``norms_N``, ``mass_M`` and ``changes_NX``: as of ``RowOptimizer.step``. A step may not be left out.
         """
         if step <= self.applied_step:
             return False
         assert step == self.applied_step + 1, f"step {step} after {self.applied_step}"
         self.before_change(rows_N)
-        counters = {"pending_M": self.pending_M, "counts_N": counts_N, "norms_N": norms_N}
-        self.optimizer.step(self.rows_MD, rows_N, grads_ND, learning_rate, **counters)
+        self.optimizer.step(
+            *(self.rows_MD, rows_N, grads_ND, learning_rate),
+            pending_M=self.pending_M,
+            counts_N=counts_N,
+            norms_N=norms_N,
+            mass_M=mass_M,
+            changes_NX=changes_NX,
+        )
         self.applied_step = step
         return True
 

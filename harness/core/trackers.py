@@ -59,6 +59,11 @@ class Tracker(Resumable):
     """Whether :meth:`moved` must be called."""
     needs_growth: ClassVar[bool] = False
     """Whether the optimizer must have a state of each row that only grows."""
+    mass_M: Any = None
+    """With ``needs_norms``: a tensor, to which the rank's optimizer adds the norms (float32) in place of :meth:`moved`.
+
+    Of updates that were made in the client cache :meth:`moved` is called all the same. None: of all updates.
+    """
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
         pass
@@ -324,27 +329,28 @@ class MassTracker(TopTracker):
     """
 
     needs_norms = True
-    _state_in_place = ("_mass_M",)
+    _state_in_place = ("mass_M",)
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
         super().__init__(shard, spec)
-        self._mass_M = np.zeros(len(shard.rows_MD), np.float32)  # numpy's memory: in huge pages, as the shard is
+        # numpy's memory: in huge pages, as the shard is
+        self.mass_M = torch.from_numpy(np.zeros(len(shard.rows_MD), np.float32))
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
         return 4 * placement.num_rows(rank_index)
 
     def moved(self, step: int, rows_N: Tensor, norms_N: Tensor) -> None:
-        add_at(self._mass_M, rows_N.numpy(), norms_N.numpy())
+        add_at(self.mass_M.numpy(), rows_N.numpy(), norms_N.numpy())
 
     def _scores(self, table: int) -> Tensor:
-        return torch.from_numpy(self._mass_M[self._shard.span(table)])
+        return self.mass_M[self._shard.span(table)]
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        self._mass_M[rows if isinstance(rows, slice) else rows.numpy()] = 0
+        self.mass_M.numpy()[rows if isinstance(rows, slice) else rows.numpy()] = 0
 
     def reset(self) -> None:
-        self._mass_M[:] = 0
+        self.mass_M.zero_()
 
 
 class OldestTracker(Tracker):

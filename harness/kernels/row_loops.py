@@ -186,8 +186,8 @@ def sum_runs(values_XD: Any, order_P: Any, starts_N: Any, num_tables: int, num_v
     return summed_ND
 
 
-NO_COUNTS, NO_NORMS = np.empty(0, np.int32), np.empty(0, np.float32)
-"""For :func:`step_rows`, where updates are not counted or not measured."""
+NO_COUNTS, NO_NORMS, NO_CHANGES = np.empty(0, np.int32), np.empty(0, np.float32), np.empty((0, 0), np.int32)
+"""For :func:`step_rows`, where updates are not counted, not measured, or their changes of bits not needed."""
 
 SGD, ROWWISE_ADAGRAD, ADAGRAD, ADAM = range(4)
 """Rules of an update, with 0, 1, D and 2 D + 1 columns of state."""
@@ -226,7 +226,12 @@ def _update(rule: Any, rows_MX: Any, row: Any, gradient_D: Any, learning_rate: A
             rows_MX[row, d] = adam(rows_MX[row, d], first, second, rate, eps)
 
 
-@compiled_for(void(int64, float32[:, ::1], int64[::1], float32[:, ::1], float32, int32[::1], int32[::1], float32[::1]))
+@compiled_for(
+    void(
+        *(int64, float32[:, ::1], int64[::1], float32[:, ::1], float32),
+        *(int32[::1], int32[::1], float32[::1], float32[::1], int32[:, ::1]),
+    )
+)
 def step_rows(  # noqa: PLR0917 - compiled functions take values by place
     rule: int,
     rows_MX: Any,
@@ -236,28 +241,41 @@ def step_rows(  # noqa: PLR0917 - compiled functions take values by place
     pending_M: Any,
     counts_N: Any,
     out_norms_N: Any,
+    mass_M: Any,
+    out_changes_NX: Any,
 ) -> None:
     """One optimizer step on the distinct rows ``rows_N`` of a shard, in place.
 
-    ``pending_M`` grows at these rows by ``counts_N`` unless it is empty. ``out_norms_N`` gets the L2 norm of each row's
-    change unless it is empty. Rows lie far apart in memory, so they are prefetched.
+    Unless the array is empty: ``pending_M`` grows at these rows by ``counts_N``, ``mass_M`` by the L2 norm of each
+    row's change, ``out_norms_N`` gets these norms, and ``out_changes_NX`` the XOR of each row's bits before and after.
+    Rows lie far apart in memory, so they are prefetched.
     """
     num_rows, width = len(rows_N), rows_MX.shape[1]
-    counts, measures = len(pending_M) > 0, len(out_norms_N) > 0
-    before_1D = np.empty((1, grads_ND.shape[1]), np.float32)
+    counts, measures, sums, tells = len(pending_M) > 0, len(out_norms_N) > 0, len(mass_M) > 0, len(out_changes_NX) > 0
+    dim, num_kept = grads_ND.shape[1], width if tells else grads_ND.shape[1] if measures or sums else 0
+    before_1X = np.empty((1, width), np.float32)
+    bits_MX, before_bits_1X = rows_MX.view(np.int32), before_1X.view(np.int32)
     for n in range(num_rows):
         if n + AHEAD < num_rows:
             for line in range(0, width, FLOATS_PER_LINE):
                 prefetch(rows_MX.ctypes.data + (rows_N[n + AHEAD] * width + line) * 4)
             if counts:
                 prefetch(pending_M.ctypes.data + rows_N[n + AHEAD] * 4)
+            if sums:
+                prefetch(mass_M.ctypes.data + rows_N[n + AHEAD] * 4)
         row = rows_N[n]
-        if measures:
-            for d in range(before_1D.shape[1]):
-                before_1D[0, d] = rows_MX[row, d]
+        for x in range(num_kept):
+            before_1X[0, x] = rows_MX[row, x]
         _update(rule, rows_MX, row, grads_ND[n], learning_rate)
-        if measures:
-            out_norms_N[n] = distance(rows_MX, row, before_1D, 0, before_1D.shape[1])
+        if measures or sums:
+            norm = distance(rows_MX, row, before_1X, 0, dim)
+            if measures:
+                out_norms_N[n] = norm
+            if sums:
+                mass_M[row] += norm
+        if tells:
+            for x in range(width):
+                out_changes_NX[n, x] = before_bits_1X[0, x] ^ bits_MX[row, x]
         if counts:
             pending_M[row] += counts_N[n]
 

@@ -96,9 +96,11 @@ def test_a_step_is_the_same_bits_wherever_it_is_made(name: str, dim: int) -> Non
         grads_ND = torch.randn((300, dim), generator=rng)
         ahead_HX = torch.zeros((100, width))  # every third one is wanted again
         optimizer.step_shared(ahead_HX, keys_N[::3].copy(), keys_N, before_ND, grads_ND, learning_rate=0.1)
-        norms_2N = torch.empty((2, 300))
+        norms_2N, changes_NX, mass_M = torch.empty((2, 300)), torch.empty((300, width)), torch.rand(500, generator=rng)
+        expected_M = mass_M.clone()
+        measures = {"norms_N": norms_2N[1], "mass_M": mass_M, "changes_NX": changes_NX}
         optimizer.step(cache.values_SX, slots_N, grads_ND, 0.1, norms_N=norms_2N[0])
-        assert shard.apply(step, rows_N, grads_ND, torch.ones(300, dtype=torch.int32), 0.1, norms_N=norms_2N[1])
+        assert shard.apply(step, rows_N, grads_ND, torch.ones(300, dtype=torch.int32), 0.1, **measures)
         expected_NX = torch.from_numpy(plain_step(name, before_ND.numpy(), grads_ND.numpy(), np.float32(0.1)))
         for actual in (
             shard.gather(rows_N),
@@ -108,6 +110,9 @@ def test_a_step_is_the_same_bits_wherever_it_is_made(name: str, dim: int) -> Non
             assert torch.equal(actual, expected_NX)
         assert torch.equal(ahead_HX, expected_NX[::3])
         assert torch.equal(norms_2N, distances(expected_NX[:, :dim], before_ND[:, :dim]).expand(2, 300))
+        expected_M[rows_N] += norms_2N[1]
+        assert torch.equal(mass_M, expected_M)
+        assert torch.equal(changes_NX.view(torch.int32), before_ND.view(torch.int32) ^ expected_NX.view(torch.int32))
         before_ND = expected_NX
     others, fresh = torch.ones(500, dtype=torch.bool), make_shard(name, dim=dim, num_rows=500)
     others[rows_N] = False
