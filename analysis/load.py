@@ -64,7 +64,7 @@ _TYPES: dict[str, str] = {
         ("auc", "log_loss", "accuracy", "train_loss", "pls", "update_pls", "update_pls_tracked"), "float64"
     ),
     **dict.fromkeys(("auc_per_log_sample", "ne", "calibration", "lost_dense_frac"), "float64"),
-    **dict.fromkeys(("drop", "drop_mean", "drop_last", "drop_error"), "float64"),
+    **dict.fromkeys(("drop", "drop_mean", "drop_last", "drop_error", "movement"), "float64"),
     "group_aucs": "object",
     **dict.fromkeys(("overhead_frac", *(f"{bucket}_h" for bucket in BUCKETS), "job_h", "node_h"), "float64"),
     **dict.fromkeys((f"{bucket}_frac" for bucket in BUCKETS), "float64"),
@@ -85,8 +85,8 @@ node-hours, if the profile has a number of trainers. ``goodput_frac`` to ``max_r
 (``harness.core.operators.words_of``). ``hours_to_samples``, ``hours_to_auc``: see :func:`load`. ``lost_dense_frac``:
 the fraction of samples that the final dense network has not learned from, if all trainers have died at once.
 ``trace_law``: a name that all traces of one law share (``name_laws``). ``auc_per_log_sample`` to ``group_aucs``: see
-``evaluation_results``; ``drop``, ``drop_*``: see ``drop_results``. ``data``: the path of the click log.
-``model_digest``: of every parameter of the final model.
+``evaluation_results``; ``drop``, ``drop_*``: see ``drop_results``; ``movement``: ``movement_of``. ``data``: the path of
+the click log. ``model_digest``: of every parameter of the final model.
 """
 
 NOT_SWEPT = ("seed", "engine", "strategy.name", "trace.path", "profile.name", "cluster.num_ps")
@@ -284,6 +284,7 @@ def _results(log: EventLog, job_h: float, targets: Mapping[str, float]) -> dict[
         "lost_dense_frac": None if lost_dense is None else lost_dense / finished.samples,
         "model_digest": _model_digest(finished),
         **drop_results(log.events),
+        "movement": movement_of(log.events),
         **evaluation_results(log.events),
         **_cache_results(finished.cache or {}),
     }
@@ -403,6 +404,11 @@ def content_notes(frame: Frame) -> list[str]:
 
 
 _LEAST_POINTS = 3  # of a slope
+
+
+def movement_of(events: Sequence[Event]) -> float | None:
+    """The distances by which failures moved the rows of their shards, summed; None if that of some is not on record."""
+    return None if (moved := drops_of(events, "movement")) is None else math.fsum(moved)
 
 
 def evaluation_results(events: Sequence[Event]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from analysis.stats.estimates import (
     DRAWN,
     DROP,
     MEASURES,
+    MOVEMENT,
     SETTING,
     Components,
     Estimate,

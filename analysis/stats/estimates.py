@@ -251,8 +251,9 @@ class Measure:
     """One column of a frame by which strategies are compared.
 
     ``sign``: 1 if greater values are worse, -1 if smaller ones are; a loss is ``sign`` times the difference to
-    ``none``. ``margin``: the largest loss that is accepted, unless another margin is given. ``in_hours``: its unit is
-    emulated hours; no margin is known. ``target``: what these hours lead to (``analysis.load``).
+    ``none``. ``margin``: the largest loss that is accepted, unless another margin is given; 0 if none is known.
+    ``in_hours``: its unit is emulated hours; no margin is known. ``target``: what these hours lead to
+    (``analysis.load``).
 
     The margin of AUC and of log loss is half of 0.001, the difference that papers on click-through rates call
     significant in both (AutoInt, arXiv 1810.11921, section 5.1.2): a strategy that is non-inferior keeps more than half
@@ -279,11 +280,13 @@ DEFAULT_MARGIN = 5e-4
 
 AUC = Measure("auc", "auc", "AUC", -1, DEFAULT_MARGIN)
 DROP = Measure("drop", "drop", "AUC at failures", 1, DEFAULT_MARGIN)
+MOVEMENT = Measure("movement", "movement", "movement at failures", 1, 0.0)
 MEASURES = {
     each.name: each
     for each in (
         AUC,
         DROP,
+        MOVEMENT,
         Measure("log_loss", "log_loss", "log loss", 1, 5e-4),
         Measure("ne", "ne", "NE", 1, 9e-4),
         Measure("hours_to_samples", "hours_to_samples", "hours to samples", 1, 0.0, in_hours=True),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from analysis.stats import AUC, BASELINE, DROP, Block, Line
+from analysis.stats import AUC, BASELINE, DROP, MOVEMENT, Block, Line
 from analysis.tables.builder import UNKNOWN, Heading, chosen, of_some, show_interval, show_mean
 from harness.core.events import STALLS
 from harness.core.operators import BADPUT, WORDS
@@ -19,6 +19,10 @@ _DENSE = "Dense network: samples that it lacks, of all, where all trainers died 
 DROP_NOTE = (
     "Drop of AUC at failures: the AUC right before each failure less that right after the recovery, on the same test "
     "samples, summed over a run's failures; healing and later effects are in the final AUC alone."
+)
+_MOVEMENT = (
+    "Movement: the L2 distance of all values of the lost shards after the recovery from those before the failure, "
+    "summed over a run's failures."
 )
 _LOSS = "Loss: by how much the measure that was asked for is worse than that of none, paired by seed."
 _HOURS = (
@@ -207,6 +211,15 @@ COLUMNS = (
         note=DROP_NOTE,
     ),
     Column(
+        title="movement",
+        group="quality",
+        of="movement",
+        digits=4,
+        show=_interval,
+        where=lambda block: any(line.mean("num_failures") and line.estimate("movement") for line in block.lines),
+        note=_MOVEMENT,
+    ),
+    Column(
         title="loss, 10⁻³",
         short="loss\n10⁻³",
         group="quality",
@@ -214,7 +227,7 @@ COLUMNS = (
         show=_loss,
         key="loss",
         order=1,
-        where=lambda block: block.measure not in (AUC, DROP) and not block.measure.in_hours,
+        where=lambda block: block.measure not in (AUC, DROP, MOVEMENT) and not block.measure.in_hours,
         note=_LOSS,
     ),
     *map(_hours, ("hours_to_samples", "hours_to_auc")),

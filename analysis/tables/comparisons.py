@@ -59,6 +59,7 @@ METRICS: dict[str, tuple[str, float, int]] = {
 }
 """By column of ``load``: heading, factor and digits of the difference."""
 _ON_REQUEST = {
+    "movement": ("Δmovement", 1, 4),
     "ne": ("ΔNE\n10⁻³", 1e3, 3),
     "hours_to_samples": ("Δhours to\nsamples", 1, 2),
     "hours_to_auc": ("Δhours to\nAUC", 1, 2),

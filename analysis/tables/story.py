@@ -223,7 +223,8 @@ def _drop(event: Dropped) -> str:
     error = "" if event.standard_error is None else f" ± {1e3 * event.standard_error:.3f} (standard error)"
     drop = UNKNOWN if event.drop is None else f"{1e3 * event.drop:+.3f}".replace("-", "−")
     aucs = f"AUC {_number(event.auc_before)} before, {_number(event.auc_after)} after"
-    return f"{names}: {drop}{error}·10⁻³ of AUC, on {event.num_samples:,} samples ({aucs})"
+    moved = "" if event.movement is None else f"; rows moved by {event.movement:.4g}"
+    return f"{names}: {drop}{error}·10⁻³ of AUC, on {event.num_samples:,} samples ({aucs}){moved}"
 
 
 _WORDS: dict[type[Event], Callable[[Any], str]] = {

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from harness.client.embedding_client import ClientSpec, EmbeddingClient, Pulled, make_pushes
 from harness.cluster.protocol import Push
-from harness.core.lookup import BatchPlan
+from harness.core.lookup import TouchedRows
 from harness.core.plans import Progress, Rank
 from harness.recovery.requests import Sent
 
@@ -73,7 +73,7 @@ class DirectClient(EmbeddingClient):
         if is_boundary:
             await self._receive(progress)
 
-    async def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
+    async def look_up(self, plan: TouchedRows, progress: Progress) -> Tensor:
         """See EmbeddingClient. Waits for the message in flight, and keeps its rows for the next step."""
         if self._sent is not None:
             self._early_NX = await self._receive(progress)

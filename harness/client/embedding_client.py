@@ -100,8 +100,8 @@ class EmbeddingClient(Resumable, ABC):
         flight, if this method sends any; otherwise it is not called.
         """
 
-    async def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
-        """The rows of any batch, (N, X), as of the last step, for an evaluation. May be called whenever no push runs.
+    async def look_up(self, plan: TouchedRows, progress: Progress) -> Tensor:
+        """The rows of any plan, (N, X), as of the last step, for an evaluation. May be called whenever no push runs.
 
         Changes no tracker, counter or cache, and no later request but for the deaths that it detects.
         """

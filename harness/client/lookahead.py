@@ -43,7 +43,7 @@ from harness.client.oracle import Oracle, Placing, Rows, Window
 from harness.client.slots import SlotPool, Slots, grown
 from harness.cluster.protocol import Exchange, Request, Several, WriteBack
 from harness.core.errors import RunFailed
-from harness.core.lookup import BatchPlan
+from harness.core.lookup import BatchPlan, TouchedRows
 from harness.core.plans import Progress, Rank
 from harness.core.resumable import Resumable
 from harness.core.trackers import Tracker
@@ -240,7 +240,7 @@ class LookaheadClient(EmbeddingClient):
         """A message is sent where a window begins, and where it ends at a boundary."""
         return self._window is None or step == self._window.stop or self._spec.is_boundary(step + 1)
 
-    async def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
+    async def look_up(self, plan: TouchedRows, progress: Progress) -> Tensor:
         """See EmbeddingClient. Rows in the cache have updates that their ranks lack, until the next boundary."""
         await self.drain(progress)
         rows_NX = await super().look_up(plan, progress)

@@ -379,7 +379,7 @@ class StaleClient(EmbeddingClient):
             self._store(step, wanted_K, replies)
         self._must_ask = is_boundary
 
-    async def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
+    async def look_up(self, plan: TouchedRows, progress: Progress) -> Tensor:
         """The rows of any batch with all pending gradients applied. The gradients remain pending."""
         rows_ND = await super().look_up(plan, progress)
         changed_P, sums_PD = self._caches.pending(plan.keys_N)

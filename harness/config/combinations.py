@@ -30,6 +30,9 @@ def _of_keys(config: Config) -> Iterator[_Mistake]:
     if cluster.on_notice != "none" and trace.inject == "wall":
         why = "no rank is told of a kill at a second"
         yield "cluster.on_notice", "none with trace.inject=wall", cluster.on_notice, why
+    if config.eval.movement and not config.eval.at_recoveries:
+        why = "it is measured with the drop in AUC"
+        yield "eval.movement", "false with eval.at_recoveries=false", "true", why
     progress_s = trainer.progress_timeout_s
     if progress_s is not None and progress_s <= (wait_s := 2 * cluster.rpc_timeout_s + cluster.join_timeout_s):
         expected = f"more than 2 · cluster.rpc_timeout_s + cluster.join_timeout_s ({wait_s:g})"

@@ -112,6 +112,9 @@ class EvalConfig(_Model):
     recovery_samples: PositiveInt | None = None
     """Samples of each of these evaluations, the first of the set; null: as many that all of them together take about
         4 % of the training time, at least 256."""
+    movement: bool = False
+    """Whether the L2 distance by which each planned failure moves the rows of its shards is measured with the drop in
+        AUC. The trainer then keeps a copy of these shards from before the failure until after its recovery."""
     split: Literal["test", "validation"] = "test"
     batch_size: PositiveInt = 4096
     max_samples: PositiveInt | None = None

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, Literal, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -246,7 +246,8 @@ class Dropped(Event):
 
     Both are of the same test samples, the first of the set. ``step``: when the second was measured, after the rows of
     the next batch were pulled. The drop of a failure inside a step includes the updates of up to two steps. After a
-    rollback it is 0, as the lost steps run again; neither AUC is measured. machine: seconds (of both evaluations).
+    rollback it is 0, as the lost steps run again; neither AUC is measured. All of this holds for the movement too, the
+    distance of the lost shards' rows between both evaluations. machine: seconds (of both evaluations).
     """
 
     kind: ClassVar[str] = "drop"
@@ -257,6 +258,7 @@ class Dropped(Event):
     drop: float | None  # auc_before - auc_after; null if unknown (harness.run.drops)
     deviations: list[float] | None  # of parts of the samples from the drop (harness.model.metrics.auc_deviations)
     standard_error: float | None  # of the drop, by the choice of test samples: from these deviations
+    movement: float | None = None  # L2 distance over all embedding values of the shards; null: unknown or not measured
     num_samples: int  # of each evaluation; 0 without one
 
 
@@ -319,12 +321,12 @@ def error_of(deviations: Sequence[float]) -> float:
     return math.sqrt(sum(value**2 for value in deviations) * len(deviations) / (len(deviations) - 1))
 
 
-def drops_of(events: Iterable[Event]) -> list[float] | None:
-    """The drops of AUC, in order, of all failures recovered; None if that of some failure is not known."""
+def drops_of(events: Iterable[Event], name: Literal["drop", "movement"] = "drop") -> list[float] | None:
+    """The drops of AUC, in order, of all failures recovered, or what they moved; None if that of some is not known."""
     kept = [event for event in events if isinstance(event, Recovered | Dropped)]
-    known = [event for event in kept if isinstance(event, Dropped) and event.drop is not None]
+    known = [event for event in kept if isinstance(event, Dropped) and getattr(event, name) is not None]
     num_recovered = sum(isinstance(event, Recovered) and event.restores for event in kept)
-    return [event.drop or 0.0 for event in known] if sum(e.num_failures for e in known) == num_recovered else None
+    return [getattr(event, name) for event in known] if sum(e.num_failures for e in known) == num_recovered else None
 
 
 def from_json(values: dict[str, Any]) -> Event:

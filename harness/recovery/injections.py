@@ -59,14 +59,13 @@ class Injections(Resumable):
         """Whether further messages matter: a fault waits for one, or a lost rank has not been detected yet."""
         return self.is_hidden or any(self.faults[number].phase in _OF_MESSAGES for number in self._armed)
 
-    def awaits_loss(self, *phases: Phase) -> bool:
-        """Whether a rank is lost when the run next enters one of ``phases``."""
-        armed = (self.faults[number] for number in self._armed)
-        return any(fault.loses_ranks and fault.phase in phases for fault in armed)
+    def awaited_losses(self, *phases: Phase) -> list[int]:
+        """The faults that lose ranks when the run next enters one of ``phases``."""
+        return self.losses(number for number in self._armed if self.faults[number].phase in phases)
 
-    def loses_ranks(self, numbers: Iterable[int]) -> bool:
-        """Whether any of the faults with these numbers loses a rank."""
-        return any(self.faults[number].loses_ranks for number in numbers)
+    def losses(self, numbers: Iterable[int]) -> list[int]:
+        """Those of the faults with these numbers that lose ranks."""
+        return [number for number in numbers if self.faults[number].loses_ranks]
 
     def carry_out(self, numbers: Sequence[int], state: bytes | None = None) -> None:
         """Have faults of one phase carried out: first those that lose no rank, then all losses as one failure.
@@ -74,7 +73,7 @@ class Injections(Resumable):
         The requests in flight, or the next ones, detect the lost ranks. If ``trainer0`` is lost, this process is
         killed, and the new one starts from ``state``; on engine ``local``, where it survives, ChiefDied is raised.
         """
-        losses = [number for number in numbers if self.faults[number].loses_ranks]
+        losses = self.losses(numbers)
         for number in numbers:
             if number not in losses:
                 self._inject((number,))

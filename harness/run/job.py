@@ -29,6 +29,7 @@ from harness.recovery.recoveries import Recoveries
 from harness.recovery.requests import Requests
 from harness.run.boundaries import Boundaries
 from harness.run.drops import Drops
+from harness.run.moved_rows import RowReader
 from harness.run.resume_points import ResumePoints
 from harness.run.spec import RunSpec
 from harness.run.step_log import StepLog
@@ -131,6 +132,7 @@ class Job:
             supervisor=supervisor,
             progress=self.progress,
             repeats_exactly=run_spec.strategy.repeats_exactly,
+            rows=self._make_row_reader() if config.eval.movement else None,
         )
         self.resume_points = self._make_resume_points()
 
@@ -178,6 +180,14 @@ class Job:
             tracker=TRACKERS[run_spec.strategy.tracker],
         )
         return CLIENTS[config.cache.mode](spec)
+
+    def _make_row_reader(self) -> RowReader:
+        return RowReader(
+            planned_faults=self.run_spec.planned_faults,
+            placement=self.run_spec.placement,
+            dim=self.run_spec.model.row_values,
+            look_up=lambda plan: self.client.look_up(plan, self.progress()),
+        )
 
     def _make_checkpointer(self, store: Store) -> Checkpointer:
         config = self.run_spec.config

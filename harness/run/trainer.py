@@ -236,11 +236,11 @@ class Trainer:
     async def _advance(self) -> None:
         """Run one step and the actions due at the boundary after it."""
         if self._client.sends_at(self._steps.step):
-            await self._drops.expect(is_lost=self._injections.awaits_loss("lookup", "forward", "apply"))
+            await self._drops.expect(self._injections.awaited_losses("lookup", "forward", "apply"))
         began_s = self._supervisor.clock()
         pulled = await self._client.pull(self._progress())
         await self._drops.measure()
-        await self._drops.expect(is_lost=self._injections.awaits_loss("forward", "apply"))
+        await self._drops.expect(self._injections.awaited_losses("forward", "apply"))
         if self._injections.waits_for("forward"):
             await self._client.drain(self._progress())  # else it would matter how long ago the last message was sent
             self._injections.strike("forward")
@@ -298,13 +298,13 @@ class Trainer:
         await self._finish_boundary()
 
     async def _save(self, plan: SavePlan) -> None:
-        await self._drops.expect(is_lost=self._injections.awaits_loss("save", "manifest"))
+        await self._drops.expect(self._injections.awaited_losses("save", "manifest"))
         await self._checkpointer.save(plan, self._progress())
 
     async def _finish_pending(self) -> None:
         """Commit the save in the background, if there is one."""
         if self._checkpointer.saving is not None:
-            await self._drops.expect(is_lost=self._injections.awaits_loss("save", "manifest"))
+            await self._drops.expect(self._injections.awaited_losses("save", "manifest"))
             await self._checkpointer.finish_pending(self._progress())
 
     async def _finish_boundary(self) -> None:
@@ -325,7 +325,7 @@ class Trainer:
             await self._notices.serve(due, self._progress())
             if self._injections.takes_chief(due):
                 await self._client.drain(self._progress())
-            await self._drops.expect(is_lost=self._injections.loses_ranks(due))
+            await self._drops.expect(self._injections.losses(due))
             self._boundaries.take_faults(due)
             if self._injections.takes_chief(due):
                 self._steps.flush()
@@ -345,7 +345,7 @@ class Trainer:
 
     async def _evaluate(self, *, final: bool) -> Quality:
         self._steps.flush()
-        await self._drops.expect(is_lost=self._injections.awaits_loss("eval", "lookup"))
+        await self._drops.expect(self._injections.awaited_losses("eval", "lookup"))
         began_s = self._supervisor.clock()
         self._supervisor.status(phase="evaluate")
         num_samples = self._run_spec.num_eval_samples if final else self._run_spec.num_curve_samples

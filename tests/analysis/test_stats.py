@@ -285,7 +285,9 @@ def test_a_folder_with_replicates_shows_rounding_in_table_and_verdicts(grid: Pat
 # --- measures, skewness -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "worse"), [("auc", -0.25), ("drop", 0.25), ("log_loss", 0.25), ("ne", 0.25)])
+@pytest.mark.parametrize(
+    ("name", "worse"), [("auc", -0.25), ("drop", 0.25), ("log_loss", 0.25), ("ne", 0.25), ("movement", 0.25)]
+)
 def test_a_loss_is_positive_where_the_strategy_is_worse(name: str, worse: float) -> None:
     """Of every measure, by its own column alone."""
     measure = MEASURES[name]

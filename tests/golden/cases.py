@@ -119,8 +119,8 @@ COLUMNS = (
 """Of a row of the table: all that is no time of this machine and no name of a file."""
 
 
-LATER = ("step_parts", "steps_h", "slowest_bytes")
-"""Fields of events that are younger than the records, and that no price of these runs fills."""
+LATER = ("step_parts", "steps_h", "slowest_bytes", "movement")
+"""Fields of events that are younger than the records, and that no price or key of these runs fills."""
 
 
 def golden_clicks(folder: Path) -> Path:

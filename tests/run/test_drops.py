@@ -14,8 +14,12 @@ import torch
 from harness.cluster.protocol import Exchange
 from harness.config.model import Config
 from harness.core.events import Dropped, Evaluated, Event, Injected, Recovered, error_of
+from harness.core.optimizers import OPTIMIZERS
+from harness.core.shard import Shard
 from harness.model.metrics import NUM_GROUPS, auc_deviations, exact_auc
 from harness.run.assemble import Parts
+from harness.run.export import export
+from harness.run.spec import RunSpec
 from tests.recovery.mortal_ranks import MortalRanks
 from tests.runs import changed, facts, run, saving_every, under
 
@@ -87,6 +91,54 @@ def test_failures_in_a_phase_are_evaluated_around_their_step(
     assert sum(drop.num_failures for drop in drops) == finished.num_failures == 7
     assert [rank for drop in drops for rank in drop.ranks if drop.drop is None] == unknown
     assert all((drop.num_samples > 0) == (drop.drop is not None) for drop in drops)
+
+
+@pytest.mark.parametrize(("optimizer", "cache"), [("sgd", "none"), ("adagrad", "lookahead"), ("sgd", "stale")])
+def test_the_movement_of_a_failure_is_the_norm_of_what_its_recovery_undid(
+    deaths: Config, tmp_path: Path, optimizer: str, cache: str
+) -> None:
+    """Law: the distance from the exported model of a run that ends where the ranks die to the initial rows.
+
+    The state of the optimizer is no part of it.
+    """
+    config = under(deaths, tmp_path, "hour,rank\n9,ps1\n9,ps3\n", trainer__optimizer=optimizer)
+    config = changed(config, strategy__name="never_save", eval__movement=True, cache__mode=cache, cache__staleness=0)
+    (drop,) = drops_of(run(config, tmp_path / "lost")[1])
+    until = changed(config, strategy__name="none", data__max_train_samples=4 * drop.step, store__keep_finished=True)
+    run(until, tmp_path / "until")
+    export(tmp_path / "until", tmp_path / "model", lambda done, total: None)
+    tables = [np.load(path).astype(np.float64) for path in sorted((tmp_path / "model" / "tables").iterdir())]
+    spec, squares = RunSpec(config), 0.0
+    for rank in (1, 3):
+        shard = Shard(spec.placement, rank, spec.model.row_values, seed=config.seed, counts_updates=False)
+        assert shard.optimizer is OPTIMIZERS["sgd"], "without state"
+        shard.initialise(applied_step=0)
+        for number, table in enumerate(tables):
+            squares += np.square(table[rank::4] - shard.values_MD[shard.span(number)].numpy()).sum()
+    assert drop.movement == pytest.approx(math.sqrt(squares), rel=1e-12)
+    assert squares > 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "interval"), [("full", 100), ("buddy", None), ("partial", 4), ("partial", 100), ("cpr_mfu", 100)]
+)
+def test_rows_that_were_saved_where_the_rank_dies_do_not_move(
+    deaths: Config, tmp_path: Path, strategy: str, interval: int | None
+) -> None:
+    """Law: a save after each step leaves nothing to undo, nor does a replica; steps that run again undo nothing.
+
+    With seldom saves partial recovery moves rows at every failure. Without the key nothing is known.
+    """
+    config = changed(deaths, strategy__name=strategy, strategy__interval_samples=interval)
+    moved, plain = (
+        [drop.movement for drop in drops_of(run(changed(config, eval__movement=is_on), tmp_path / f"{is_on}")[1])]
+        for is_on in (True, False)
+    )
+    if interval == 100 and strategy != "full":
+        assert all(moved)
+    else:
+        assert moved == [0.0] * 4
+    assert plain == [None] * 4
 
 
 def test_without_evaluations_at_recoveries_a_record_is_as_with_them(deaths: Config, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import analysis
+from analysis.load import movement_of
 from harness.config.model import Config
 from harness.core.errors import UserError
 from harness.core.events import Event, Finished
@@ -176,6 +177,7 @@ def config_of(row: Row, data: Path, folder: Path) -> Config:
         cluster__placement=row["placement"],
         data__max_train_samples=4 * NUM_STEPS,
         eval__every_steps=25,
+        eval__movement=True,
         metrics__log_every_steps=7,
         resume__every_s=None,
         model__name=row["model"],
@@ -301,5 +303,6 @@ def test_a_run_agrees_with_its_plain_twin(click_data: Path, tmp_path: Path, row:
         assert {rank: finished.digests[rank] for rank in reference.digests} == reference.digests
         assert (finished.auc, losses_of(events)) == (reference.auc, losses_of(of_calm))
         assert (finished.lost_updates or 0) == 0
+        assert row["trace"] == "phases" or movement_of(events) in (0.0, None)
     else:
         assert finished.digests["ps1"] != reference.digests["ps1"], "the comparison can fail"

@@ -25,7 +25,9 @@ REBUILT: dict[str, set[str]] = {
         *("spec", "requests", "ranks", "batches", "learning_rate", "spans"),
         *("rows_NX", "next_NX", "early_NX", "sent", "is_void"),  # looked up again
     },
-    "Drops": {*("num_samples", "score", "accounting", "injections", "supervisor", "progress", "repeats_exactly")},
+    "Drops": {
+        *("num_samples", "score", "accounting", "injections", "supervisor", "progress", "repeats_exactly", "rows"),
+    },
     "Initial": {"run", "uploaded"},
     "Injections": {
         *("faults", "cluster", "supervisor", "progress", "before_fault"),
