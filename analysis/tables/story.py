@@ -21,6 +21,7 @@ from harness.core.events import (
     Finished,
     Grown,
     Injected,
+    Interrupted,
     Lost,
     Noticed,
     Recovered,
@@ -107,6 +108,8 @@ def _timeline(events: Sequence[Event]) -> Iterator[Sequence[str]]:
             continue
         for event in group:
             hours = getattr(event, "save_h", None)
+            if isinstance(event, Interrupted):
+                hours = event.save_h + event.load_h + event.reschedule_h
             if isinstance(event, Recovered | Grown):
                 hours = event.load_h + event.reschedule_h + getattr(event, "lost_h", 0.0)
             yield _row(event, _WORDS[kind](event), hours, event.machine.get("seconds"))
@@ -231,6 +234,7 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     Started: _start,
     Saved: lambda event: f"{event.save} save",
     Noticed: _notice,
+    Interrupted: lambda event: f"a {event.what}, by the failure of hour {event.hour:g}",
     Injected: _fault,
     Lost: lambda event: (
         ", ".join(event.ranks) + ("" if event.planned else f"; not planned: {', '.join(event.unplanned_ranks)}")

@@ -30,6 +30,12 @@ def _of_keys(config: Config) -> Iterator[_Mistake]:
     if cluster.on_notice != "none" and trace.inject == "wall":
         why = "no rank is told of a kill at a second"
         yield "cluster.on_notice", "none with trace.inject=wall", cluster.on_notice, why
+    if trace.interrupts and cluster.on_notice != "none":
+        why = "a rank that is told acts between two steps, and may die during a save"
+        yield "cluster.on_notice", "none with trace.interrupts=true", cluster.on_notice, why
+    if trace.interrupts and cluster.spares:
+        why = "when a spare is ready again that an interrupted recovery took is not known"
+        yield "cluster.spares", "0 with trace.interrupts=true", cluster.spares, why
     if config.eval.movement and not config.eval.at_recoveries:
         why = "it is measured with the drop in AUC"
         yield "eval.movement", "false with eval.at_recoveries=false", "true", why

@@ -224,6 +224,9 @@ class TraceConfig(_Model):
     """The clock of the trace's hours. `samples`: hours of training on the samples so far; hours of overhead and of
         repeated steps meet no failure. `wall`: hours of the emulated job, with repeated steps and all overhead so far.
         A job then takes longer than `job_h`, and meets the failures of the hours after it too."""
+    interrupts: bool = False
+    """Whether a failure may strike during a save or a recovery, with `clock: wall`. These are charged until then; the
+        save is not committed, the recovery begins anew. `false`: it strikes at the boundary after their hours."""
     inject: Literal["boundary", "wall"] = "boundary"
     """When kills strike. `boundary`: between two steps, or in the phase that the trace names; every bit of a run then
         follows from its config. `wall`: on engine `rpc` at a real second, whatever the run does, `seconds_per_hour` for
@@ -252,6 +255,8 @@ class TraceConfig(_Model):
             raise ValueError(
                 "inject: expected boundary with trace.clock=wall, got wall; seconds read no emulated clock"
             )
+        if self.interrupts and self.clock != "wall":
+            raise ValueError("interrupts: expected false with trace.clock=samples, got true; no save takes hours of it")
         if self.inject == "wall" and self.repair == "reschedule":
             raise ValueError("inject: expected boundary with trace.repair=reschedule, got wall; it charges O_res")
         return self

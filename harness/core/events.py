@@ -125,6 +125,24 @@ class Noticed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Interrupted(Event):
+    """A failure struck during a save, which is not committed, or during a recovery (``trace.interrupts``).
+
+    After the recovery the save is due again; a recovery begins anew for all ranks that are lost by then. ``step`` and
+    ``samples``: as of the event of the save or the recovery.
+    """
+
+    kind: ClassVar[str] = "interrupt"
+    what: str  # "save" | "recovery"
+    hour: float  # of the failure's trace entry
+    payload_bytes: int  # that the whole save would have written, the whole recovery read: not charged
+    slowest_bytes: int  # of these, the bytes over the link of the rank that moves most
+    save_h: float  # emulated cost until the failure, hours
+    load_h: float
+    reschedule_h: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
     """The model's quality on the fixed evaluation set. machine: seconds."""
 
@@ -307,7 +325,7 @@ class Finished(Event):
 EVENTS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        *(Started, Trained, Saved, Noticed, Evaluated),
+        *(Started, Trained, Saved, Noticed, Interrupted, Evaluated),
         *(Injected, Lost, Regrouped, Recovered, Grown, Dropped, Finished),
     )
 }

@@ -6,7 +6,7 @@ the profile's cluster, never seconds of this machine. Closed forms and ledger ta
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -139,6 +139,31 @@ def o_part_h(costs: Costs, t_save_h: float, parts: Sequence[str] = ()) -> float:
     return saves_h(costs, t_save_h) + failures_h + (steps_h(costs, parts) or 0.0)
 
 
+def o_full_interrupted_h(costs: Costs, t_save_h: float) -> float:
+    """Expected overhead of full recovery, hours, if Poisson failures also strike during saves and recoveries.
+
+    ``T_fail e^(R/T_fail) (e^((T_save + O_save)/T_fail) - 1) T_total/T_save - T_total``, with R the hours of a recovery:
+    the complete model of Daly, FGCS 2006. Every interval ends with a save. T_fail counts hours of the wall clock.
+    """
+    mtbf_h, recovery_h = costs.mtbf_h, costs.o_load_h + costs.o_res_h + costs.detect_death_h
+    interval_h = mtbf_h * math.exp(recovery_h / mtbf_h) * math.expm1((t_save_h + save_price(costs).stall_h) / mtbf_h)
+    return interval_h * costs.job_h / t_save_h - costs.job_h
+
+
+def o_part_interrupted_h(costs: Costs, t_save_h: float, parts: Sequence[str] = ()) -> float:
+    """Expected overhead of partial recovery, hours, if Poisson failures also strike during saves and recoveries.
+
+    ``e^(R/T_fail) (T + T_fail (e^(O_save/T_fail) - 1) T_total/T_save) - T_total``, with R the hours of a recovery and T
+    the hours of all steps, with what each pays for ``parts`` where that is known. Derived after Daly: a recovery under
+    failures takes ``T_fail (e^(R/T_fail) - 1)``, an hour of steps has 1/T_fail of them and loses none of its work, and
+    a save is repeated until no failure strikes it.
+    """
+    recovery_h = load_part_h(costs) + costs.o_res_h + costs.detect_death_h
+    save_h = costs.mtbf_h * math.expm1(save_price(costs).stall_h / costs.mtbf_h)
+    own_h = costs.job_h + (steps_h(costs, parts) or 0.0) + save_h * costs.job_h / t_save_h
+    return math.exp(recovery_h / costs.mtbf_h) * own_h - costs.job_h
+
+
 def saves_h(costs: Costs, t_save_h: float) -> float:
     """Expected hours that a job's full saves cost. A save in the background waits until the save before is written."""
     price = save_price(costs)
@@ -227,6 +252,29 @@ class OverheadLedger(Resumable):
         self.save_h += cost_h
         self.payload_bytes += sum(payloads)
         return cost_h
+
+    def save_prices_h(self, payload_bytes: int, bytes_full: int, link: Link) -> dict[str, float]:
+        """The hours that training waits for a save, by bucket. Arguments as of :func:`save_price`."""
+        return {"save": save_price(self._costs, payload_bytes, bytes_full, link).stall_h}
+
+    def spent_by(self, hour: float, samples: int, prices_h: Mapping[str, float]) -> dict[str, float] | None:
+        """What a failure at wall hour ``hour`` leaves spent of what begins now; None if all of it is over by then.
+
+        ``prices_h``: hours by bucket, one after the other, as the result. Of a failure before now nothing is spent.
+        """
+        left_h = hour - self.wall_h(samples)
+        if left_h >= sum(prices_h.values()):
+            return None
+        spent_h: dict[str, float] = {}
+        for bucket, price_h in prices_h.items():
+            spent_h[bucket] = max(0.0, min(left_h, price_h))
+            left_h -= spent_h[bucket]
+        return spent_h
+
+    def charge_spent(self, spent_h: Mapping[str, float]) -> None:
+        """Charge the hours, by bucket, of a save or a recovery that a failure has interrupted (:meth:`spent_by`)."""
+        for bucket, hours in spent_h.items():
+            setattr(self, f"{bucket}_h", getattr(self, f"{bucket}_h") + hours)
 
     def charge_failure(
         self,

@@ -16,10 +16,10 @@ from typing import Literal
 import torch
 
 from harness.core.clock import FailureClock, boundary_at, strike_step
-from harness.core.faults import PlannedFault, merge_faults
+from harness.core.faults import Injection, PlannedFault, merge_faults
 from harness.core.overhead import Link, OverheadLedger, even_link_bytes
 from harness.core.placement import Placement, budget_rows
-from harness.core.plans import Costs, Progress, Rank, SavePlan, is_ps, ps_rank
+from harness.core.plans import Costs, Progress, Rank, RecoveryPlan, SavePlan, is_ps, ps_rank
 from harness.core.pls import PlsLedger
 from harness.core.strategies import Strategy
 from harness.recovery.accounting import Ledgers
@@ -104,8 +104,9 @@ def save_sizes(
 class Job:
     """The simulated job: costs, steps, each PS rank's share of the model, and the sizes of saves.
 
-    ``clock``: the clock of the failures' hours (``trace.clock``). ``shrinks``: whether survivors take over the shards
-    of dead nodes (``cluster.on_loss``). ``on_notice``: what ranks do that are told of their death
+    ``clock``: the clock of the failures' hours (``trace.clock``). ``interrupts``: whether failures strike during saves
+    and recoveries (``trace.interrupts``). ``shrinks``: whether survivors take over the shards of dead nodes
+    (``cluster.on_loss``). ``on_notice``: what ranks do that are told of their death
     (``cluster.on_notice``). All their rows count as updated since the last save.
     """
 
@@ -116,6 +117,7 @@ class Job:
     sizes: SaveSizes
     pls_since: Literal["save_or_restore", "save"] = "save_or_restore"
     clock: FailureClock = "samples"
+    interrupts: bool = False
     shrinks: bool = False
     on_notice: str = "none"
 
@@ -225,6 +227,8 @@ class _Run:
         )
         self.closed_step: int | None = None  # the last closing save that the PLS ledger has
         self._next_step = 0  # the first boundary at which a kill may strike
+        self._to_come: deque[PlannedFault] = deque()
+        self._is_saving = False  # whether the kill to come interrupts the save of its boundary
 
     def strikes(self, planned_kills: Sequence[PlannedFault]) -> Iterator[PlannedFault]:
         """The faults in order, each at the boundary at which the wall clock reaches its hour; for the clock ``wall``.
@@ -232,10 +236,10 @@ class _Run:
         Faults of one boundary are merged into one. Faults after the job's end are left out. The caller must charge each
         one before it asks for the next, as its overhead moves the clock.
         """
-        to_come = deque(planned_kills)
+        self._to_come = to_come = deque(planned_kills)
         while to_come and (step := self._strike_step(to_come[0])) < self.job.num_steps:
             due = [to_come.popleft()]
-            while to_come and self._reads(to_come[0]) <= step:
+            while not self._is_saving and to_come and self._reads(to_come[0]) <= step:
                 due.append(to_come.popleft())
             yield merge_faults(step, due)
 
@@ -248,8 +252,27 @@ class _Run:
             if not is_before and max(self._reads(planned_kill), self._next_step) < save:
                 break
             self._next_step = max(self._next_step, save)
+            size, link = self.saves.sizes[self._num_charged], self.saves.links[self._num_charged]
+            prices_h = self.overhead.save_prices_h(size, self.job.sizes.full, link)
+            if self._interrupts(hour, save * self.job.batch_size, prices_h):
+                self._is_saving = True
+                return save
             self.charge_saves_through(save)
         return max(self._reads(planned_kill), self._next_step)
+
+    def _interrupts(self, hour: float, samples: int, prices_h: Mapping[str, float]) -> bool:
+        """Whether a failure at ``hour`` interrupts what begins now and has these prices. Charges what is then spent."""
+        spent_h = self.overhead.spent_by(hour, samples, prices_h) if self.job.interrupts else None
+        self.overhead.charge_spent(spent_h or {})
+        return spent_h is not None
+
+    def _strike_in_recovery(self, plan: RecoveryPlan, progress: Progress, injection: Injection) -> PlannedFault | None:
+        """The next failure, if it interrupts the recovery that begins now; what is then spent is charged."""
+        if not (self.job.interrupts and self._to_come):
+            return None
+        prices_h = self.ledgers.recovery_prices_h(plan, progress, injection)
+        is_struck = self._interrupts(self._to_come[0].hour, progress.samples, prices_h)
+        return self._to_come.popleft() if is_struck else None
 
     def _reads(self, planned_kill: PlannedFault) -> int:
         """The boundary at which the wall clock reaches the fault's hour, by the overhead charged so far."""
@@ -272,25 +295,33 @@ class _Run:
             self._num_charged = index + 1
 
     def kill_planned(self, planned_kill: PlannedFault) -> None:
-        self.charge_saves_through(planned_kill.step)
+        if not self._is_saving:
+            self.charge_saves_through(planned_kill.step)
         if nodes := planned_kill.time.returns:
             self.ledgers.charge_return(nodes)
             return
-        saved_step = _last(self.saves.steps, planned_kill.step)
+        last_step = planned_kill.step - self._is_saving
+        saved_step = _last(self.saves.steps, last_step)
         if saved_step is None and self.strategy.saves_initially:
             saved_step = 0
         total_samples = self.job.costs.total_samples
         progress = _progress(planned_kill.step, saved_step, self.job.batch_size, total_samples)
         ranks, takes_trainers = frozenset(planned_kill.ranks), planned_kill.takes_trainers
         kept = self._serve_notices(planned_kill.notices, has_checkpoint=saved_step is not None)
-        closed_step = _last(self.saves.closing_steps, planned_kill.step)
+        closed_step = _last(self.saves.closing_steps, last_step)
         if closed_step is not None and closed_step != self.closed_step:
             self.pls.saved(closed_step * self.job.batch_size)
             self.closed_step = closed_step
-        at_loss = self.ledgers.with_loss_of(filter(is_ps, ranks - kept.keys()), progress)
-        plan = plan_recovery(self.strategy, ranks, at_loss, takes_trainers=takes_trainers, kept=kept)
-        self.ledgers.charge_recovery(plan, progress, planned_kill.injection)
-        self._next_step = saved_step or 0 if rolls_back(plan) else planned_kill.step + 1
+        injection = planned_kill.injection
+        while True:
+            at_loss = self.ledgers.with_loss_of(filter(is_ps, ranks - kept.keys()), progress)
+            plan = plan_recovery(self.strategy, ranks, at_loss, takes_trainers=takes_trainers, kept=kept)
+            if (again := self._strike_in_recovery(plan, progress, injection)) is None:
+                break
+            ranks, injection = ranks.union(again.ranks), injection.also(again.injection)
+        self.ledgers.charge_recovery(plan, progress, injection)
+        self._next_step = saved_step or 0 if rolls_back(plan) else last_step + 1
+        self._is_saving = False
 
     def _serve_notices(self, notices_h: Mapping[Rank, float], *, has_checkpoint: bool) -> dict[Rank, str]:
         """Charge what ranks do on notice of their death; returns the kind of recovery of those that lose nothing."""

@@ -167,6 +167,7 @@ def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
         ),
         pls_since=config.metrics.pls_since,
         clock=config.trace.clock,
+        interrupts=config.trace.interrupts,
         shrinks=config.cluster.on_loss == "shrink",
         on_notice=config.cluster.on_notice,
     )

@@ -20,6 +20,7 @@ from harness.core.events import (
     Finished,
     Grown,
     Injected,
+    Interrupted,
     Lost,
     Noticed,
     Recovered,
@@ -109,6 +110,8 @@ class _Auditor:
         self._over_step = 0  # the boundary before it is over, as ranks were killed there since the last recovery
         self._shrinks = config["cluster"]["on_loss"] == "shrink"
         self._is_wall = config["trace"]["clock"] == "wall"
+        self._has_interrupts = config["trace"]["interrupts"]
+        self._interrupted_h: list[float] = []  # hours of failures that interrupted something and are not on record yet
         self._checked_step = -1  # the last boundary that is known to be over, and the clock of failures there
         self._checked_h = -math.inf
 
@@ -202,12 +205,38 @@ class _Auditor:
         if event.charged:
             self._totals["num_saves"] += 1
             self._add(event, "payload_bytes")
+            self._forbid_before(self._now_h(event) + event.save_h)
             self._hours["save"] += event.save_h
         self._add(event, *_PERSISTED)
         self._saved = event
         if event.closes_interval:
             # A save in the background is committed late: a shard restored after its step counts from the restore.
             self._since_samples = {rank: max(since, event.samples) for rank, since in self._since_samples.items()}
+
+    def _forbid_before(self, hour: float) -> None:
+        """Note that no failure may follow whose hour lies before ``hour``: it would have interrupted what is over."""
+        self._checked_h = max(self._checked_h, hour) if self._has_interrupts else self._checked_h
+
+    def _interrupt(self, event: Interrupted) -> None:
+        """A save or a recovery is charged until the hour of the failure, which must lie within its own hours."""
+        self._pass(event.step)
+        if event.what == "save":
+            moved = self._full_saves(event.payload_bytes, event.slowest_bytes)
+            prices_h = {"save": self._profile["o_save_h"] * moved + self._profile["o_save_fixed_h"]}
+        else:
+            loads = event.payload_bytes or not all(map(is_trainer, self._dead)) or self._profile["trainer_load"]
+            load_h = self._load_price_h(event.payload_bytes, event.slowest_bytes) if loads else 0.0
+            wait_h = self._regroup_h if self._repair_h is None else self._repair_h
+            prices_h = {"reschedule": wait_h + self._detect_h, "load": load_h}
+        spent_h = max(0.0, event.hour - self._now_h(event))
+        if not self._has_interrupts or spent_h > sum(prices_h.values()) * (1 + _TOLERANCE):
+            self._problem(f"a failure at hour {event.hour} did not interrupt a {event.what} of {prices_h}")
+        for bucket in ("save", "reschedule", "load"):
+            part_h = min(spent_h, prices_h.get(bucket, 0.0))
+            spent_h -= part_h
+            self._expect(f"{bucket}_h", getattr(event, f"{bucket}_h"), part_h)
+            self._hours[bucket] += getattr(event, f"{bucket}_h")
+        self._interrupted_h.append(event.hour)
 
     def _notice(self, event: Noticed) -> None:
         """What ranks wrote on notice takes the time of the largest part at an N-th of the bandwidth of a full save.
@@ -283,6 +312,7 @@ class _Auditor:
 
     def _kill(self, event: Injected) -> None:
         self._pass(event.step)
+        self._interrupted_h = [hour for hour in self._interrupted_h if hour != event.hour]
         slack_h = _TOLERANCE * max(1.0, event.hour)
         is_at_boundary = event.phase == "boundary"
         # A kill that waits for a phase may strike in steps that run again.
@@ -310,6 +340,9 @@ class _Auditor:
             self._problem(f"{event.fault} of {event.rank} when the clock read {clock_h} h, before its hour")
 
     def _lose(self, event: Lost) -> None:
+        if self._interrupted_h:
+            self._problem(f"an interruption at hour {self._interrupted_h[0]}, but no failure of that hour")
+        self._interrupted_h = []
         for rank in event.ranks:
             is_planned = rank not in event.unplanned_ranks
             if is_planned and self._num_kills[rank] == 0:
@@ -352,11 +385,16 @@ class _Auditor:
         self._expect("load_h", event.load_h, self._load_h(event))
         lost_h = num_rerun / self._started.total_samples * self._profile["job_h"]
         self._expect("lost_h", event.lost_h, lost_h)
-        detect_h = max(self._profile["detect_death_h"], self._profile["detect_h"] if self._hangs else 0.0)
-        self._expect("reschedule_h", event.reschedule_h, self._reschedule_h(event) + detect_h)
+        self._expect("reschedule_h", event.reschedule_h, self._reschedule_h(event) + self._detect_h)
+        self._forbid_before(self._now_h(event) + event.load_h + event.reschedule_h)
         self._repair_h, self._hangs, self._over_step = None, False, 0
         for bucket in STALLS[1:]:
             self._hours[bucket] += getattr(event, f"{bucket}_h")
+
+    @property
+    def _detect_h(self) -> float:
+        """Hours until the failure was noticed."""
+        return max(self._profile["detect_death_h"], self._profile["detect_h"] if self._hangs else 0.0)
 
     def _drop(self, event: Dropped) -> None:
         """A drop belongs to the last ``num_failures`` recoveries and names all their ranks; a rollback has no drop."""
@@ -405,7 +443,7 @@ class _Auditor:
         facts = {kind: facts.get(fact, False) for kind, facts in self._started.recoveries.items()}
         return [rank for rank in event.ranks if facts.get(event.kinds.get(rank, ""), False)]
 
-    def _now_h(self, event: Saved | Recovered) -> float:
+    def _now_h(self, event: Saved | Recovered | Interrupted) -> float:
         """Wall hour of the emulated job at ``event``: computation and all overhead before it."""
         return event.samples / self._started.total_samples * self._steps_job_h() + self._delay_h()
 
@@ -581,6 +619,7 @@ class _Auditor:
         Evaluated: _evaluate,
         Saved: _save,
         Noticed: _notice,
+        Interrupted: _interrupt,
         Injected: _inject,
         Lost: _lose,
         Regrouped: _regroup,

@@ -5,6 +5,7 @@ hours and measured seconds are kept apart.
 """
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,17 +61,33 @@ class Ledgers:
         ``progress``: where the failure was detected; its newest save is the newest checkpoint. ``upload_bytes``: bytes
         of rows and ids that the trainer sent to the replacements.
         """
+        cost = self._charge_to(self.overhead, plan, progress, injection, upload_bytes)
+        added = {} if rolls_back(plan) else dict.fromkeys(plan.kinds, 0.0)
+        if rolls_back(plan):
+            self.pls.rolled_back(progress.saved_samples or 0)
+        for rank in losing(plan):
+            added[rank] = self.pls.lost(rank, progress.samples)
+        return cost, added
+
+    def recovery_prices_h(
+        self, plan: RecoveryPlan, progress: Progress, injection: Injection, upload_bytes: int = 0
+    ) -> dict[str, float]:
+        """The hours that a recovery takes, by bucket, in order. Arguments as of :meth:`charge_recovery`."""
+        cost = self._charge_to(copy(self.overhead), plan, progress, injection, upload_bytes)
+        return {"reschedule": cost.reschedule_h, "load": cost.load_h}
+
+    def _charge_to(
+        self,
+        overhead: OverheadLedger,
+        plan: RecoveryPlan,
+        progress: Progress,
+        injection: Injection,
+        upload_bytes: int,
+    ) -> FailureCost:
         goes_back, takes_spares = rolls_back(plan), CHIEF not in plan.trainers
-        resumes_at = (progress.saved_samples or 0) if goes_back else progress.samples
-        read_bytes = [self._read_bytes(rank, kind) for rank, kind in plan.kinds.items()]
-        dense_bytes = self.bytes_full - sum(self.shard_bytes.values()) if plan.dense == "checkpoint" else 0
-        load_bytes = dense_bytes + sum(read_bytes) + upload_bytes
-        link_bytes = max(*read_bytes, dense_bytes + upload_bytes, 0)  # the trainer's link has the dense network
-        if goes_back:
-            dense_bytes = self.bytes_full - sum(self.shard_bytes.values())
-            load_bytes, link_bytes = self.bytes_full, max(*self.shard_bytes.values(), dense_bytes)
-        cost = self.overhead.charge_failure(
-            progress.samples - resumes_at,
+        load_bytes, link_bytes = self.recovery_bytes(plan, upload_bytes)
+        return overhead.charge_failure(
+            progress.samples - (progress.saved_samples or 0) if goes_back else 0,
             injection.repair_h,
             load_bytes=load_bytes,
             bytes_full=self.bytes_full,
@@ -80,12 +97,19 @@ class Ledgers:
             num_ranks=takes_spares * len(plan.ranks),
             hangs=injection.hangs,
         )
-        added = {} if goes_back else dict.fromkeys(plan.kinds, 0.0)
-        if goes_back:
-            self.pls.rolled_back(resumes_at)
-        for rank in losing(plan):
-            added[rank] = self.pls.lost(rank, progress.samples)
-        return cost, added
+
+    def recovery_bytes(self, plan: RecoveryPlan, upload_bytes: int = 0) -> tuple[int, int]:
+        """The payload bytes that a recovery reads, and those over the link of the rank that reads most."""
+        if rolls_back(plan):
+            return self.bytes_full, max(*self.shard_bytes.values(), self.dense_bytes)
+        read_bytes = [self._read_bytes(rank, kind) for rank, kind in plan.kinds.items()]
+        of_trainer = upload_bytes + (self.dense_bytes if plan.dense == "checkpoint" else 0)
+        return of_trainer + sum(read_bytes), max(*read_bytes, of_trainer, 0)
+
+    @property
+    def dense_bytes(self) -> int:
+        """The payload of the dense network in a save."""
+        return self.bytes_full - sum(self.shard_bytes.values())
 
     def _read_bytes(self, rank: Rank, kind: str) -> int:
         """The payload that the replacement of ``rank`` reads: of its shard, of as many as its group has, or of none."""
@@ -151,10 +175,7 @@ class Accounting(Ledgers, Resumable):
                     self.updates.persisted(rank, reply.persisted_updates, reply.persisted_tracked)
             self.updates.committed()
         repeated = sum(reply.payload_bytes for reply in written.values() if reply.faults)
-        parts = sum(reply.payload_bytes for reply in written.values())
-        payload = manifest.trainer.payload_bytes + parts + repeated
-        by_rank = (reply.payload_bytes * (2 if reply.faults else 1) for reply in written.values())
-        slowest = max(manifest.trainer.payload_bytes, *by_rank)
+        payload, slowest = self.save_bytes(written, manifest.trainer.payload_bytes)
         save_h = 0.0
         if is_charged:
             save_h = self.overhead.charge_save(payload, self.bytes_full, manifest.samples, self.link(slowest))
@@ -178,6 +199,16 @@ class Accounting(Ledgers, Resumable):
                 "compacted": [rank for rank, reply in written.items() if reply.compacted],
             },
         )
+
+    def save_bytes(self, written: Mapping[Rank, Written], dense_bytes: int) -> tuple[int, int]:
+        """The payload bytes of a save, those written again included, and those of the rank that wrote most."""
+        by_rank = [reply.payload_bytes * (2 if reply.faults else 1) for reply in written.values()]
+        return dense_bytes + sum(by_rank), max(dense_bytes, *by_rank)
+
+    def save_prices_h(self, written: Mapping[Rank, Written]) -> dict[str, float]:
+        """The hours that training waits for a save, by bucket, before the dense network is written."""
+        payload, slowest = self.save_bytes(written, self.dense_bytes)
+        return self.overhead.save_prices_h(payload, self.bytes_full, self.link(slowest))
 
     def charge_notice(
         self,

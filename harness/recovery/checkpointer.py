@@ -11,13 +11,15 @@ from functools import partial
 
 from torch import Tensor
 
-from harness.cluster.protocol import NO_ROWS, Ask, Save, Written
+from harness.cluster.protocol import NO_ROWS, Save, Written
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.plans import CHIEF, Progress, Rank, SavePlan
 from harness.core.resumable import Resumable
 from harness.recovery.accounting import Accounting
 from harness.recovery.injections import Injections
+from harness.recovery.interrupts import Interrupts
 from harness.recovery.recoveries import Recoveries
+from harness.recovery.requests import Requests
 from harness.store import FileRecord, Manifest, Store, in_background
 
 
@@ -38,13 +40,14 @@ class Checkpointer(Resumable):
     _state = ("newest", "_held_by_store")
     _state_types = (Manifest, FileRecord)
 
-    ask: Ask
+    requests: Requests
     ranks: tuple[Rank, ...]
     supervisor: SupervisorClient
     store: Store
     accounting: Accounting
     recoveries: Recoveries
     injections: Injections
+    interrupts: Interrupts
     config_hash: str
     in_background: bool
     dense_state: Callable[[], Mapping[str, Tensor]]
@@ -78,7 +81,7 @@ class Checkpointer(Resumable):
         assert self.saving is None, "one save at a time"
         began_s = self.supervisor.clock()
         self.supervisor.status(phase="save")
-        mirrored = await self.recoveries.prepare_save(self.ask, progress)
+        mirrored = await self.recoveries.prepare_save(self.requests.ask, progress)
         newest = self.newest
         self._requests = {
             rank: Save(
@@ -92,7 +95,9 @@ class Checkpointer(Resumable):
             )
             for rank in self.ranks
         }
-        written: dict[Rank, Written] = await self.ask(self._requests, progress)
+        written: dict[Rank, Written] = await (wait := self.requests.ask(self._requests, progress))
+        while progress.step and await self.interrupts.strikes_save(written, progress):  # the first save costs nothing
+            written = await self.requests.ask_again(wait.sent, progress)
         self.accounting.freeze()
         for kind in self.recoveries:
             kind.freeze(closes_interval=plan.closes_interval)
@@ -109,11 +114,11 @@ class Checkpointer(Resumable):
         began_s = self.supervisor.clock() - self._stall_s
         self.supervisor.status(phase="save")
         requests = {rank: replace(request, mode="finish") for rank, request in self._requests.items()}
-        written: dict[Rank, Written] = await self.ask(requests, progress)
+        written: dict[Rank, Written] = await self.requests.ask(requests, progress)
         self._commit(written, began_s)
         if late := {rank: requests[rank] for rank, reply in written.items() if reply.is_late}:
             for kind in self.recoveries:
-                await kind.wrote_late(late, self.ask, progress)
+                await kind.wrote_late(late, self.requests.ask, progress)
         self.supervisor.status(phase="train")
 
     def _commit(self, written: Mapping[Rank, Written], began_s: float) -> None:
@@ -160,7 +165,7 @@ class Checkpointer(Resumable):
             for rank, number in most_rows.items()
         }
         with self.injections.suspended():
-            asked = self.ask(requests, progress)
+            asked = self.requests.ask(requests, progress)
         written: dict[Rank, Written] = await asked
         noticed = {rank: (*newest.noticed.get(rank, ()), reply.records[-1]) for rank, reply in written.items()}
         self.newest = replace(newest, sequence=self._sequence, noticed={**newest.noticed, **noticed})

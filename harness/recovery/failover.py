@@ -16,6 +16,7 @@ from harness.core.strategies import Strategy
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer
 from harness.recovery.injections import Injections
+from harness.recovery.interrupts import Interrupts
 from harness.recovery.kinds import LostRanks, Restoration
 from harness.recovery.notices import Notices
 from harness.recovery.recoveries import Recoveries, plan_recovery, rolls_back
@@ -27,6 +28,7 @@ class Failover:
 
     Args:
         injections: planned faults, some of which strike while ranks are replaced or restored.
+        interrupts: has planned faults strike during a recovery.
         notices: what ranks did that were told of their death.
         max_replacements_in_a_row: bound on the attempts at one recovery.
     """
@@ -37,6 +39,7 @@ class Failover:
     checkpointer: Checkpointer
     recoveries: Recoveries
     injections: Injections
+    interrupts: Interrupts
     notices: Notices
     accounting: Accounting
     max_replacements_in_a_row: int
@@ -74,6 +77,9 @@ class Failover:
                     self.checkpointer.give_up()  # the ranks abandon their parts when they are restored
                     self.checkpointer.drop_noticed()
                 num_rows = self._restore(plan, loss) if plan.kinds or rolls_back(plan) else 0
+                upload_bytes = sum(rows.num_bytes for rows in self.recoveries.uploaded(plan).values())
+                if self.interrupts.strikes_recovery(plan, loss.progress, upload_bytes):
+                    self._serve({})  # finds the ranks that have died
                 load_s += self.supervisor.clock() - since_s
                 self.notices.recovered(plan)
                 return Restoration(plan=plan, loss=loss, num_rows=num_rows, load_s=load_s, reschedule_s=reschedule_s)

@@ -168,6 +168,11 @@ class Injections(Resumable):
         """Whether the failure that is not charged yet killed all trainers."""
         return self._injection.takes_trainers
 
+    @property
+    def injection(self) -> Injection:
+        """The facts of all losses since the last failure that was charged, merged into one failure."""
+        return self._injection
+
     def take_injection(self) -> Injection:
         """Return the facts of all losses since the last call, merged into one failure."""
         injection, self._injection, self.is_hidden = self._injection, Injection(), False

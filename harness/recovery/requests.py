@@ -82,6 +82,11 @@ class Requests:
         """The replies to ``sent``. To be awaited at once."""
         return Wait(sent, progress)
 
+    def ask_again(self, sent: Sent, progress: Progress) -> Wait:
+        """Await requests that were served once more: ranks that died since are found, and replacements serve them."""
+        self._in_flight.append(sent)
+        return Wait(sent, progress)
+
     def await_replies(self, sent: Sent) -> Replies:
         """Wait until ``sent`` is served; replies in rank order. Requests without a reply are sent again first.
 

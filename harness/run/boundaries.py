@@ -82,6 +82,10 @@ class Boundaries(Resumable):
         num_due = bisect_right(self._pending(), self.progress().step)
         return [number for number, _ in self._at_boundaries[self._num_taken : self._num_taken + num_due]]
 
+    def to_come(self) -> list[tuple[int, FaultTime]]:
+        """The faults at boundaries that were not taken, with their numbers, in order."""
+        return self._at_boundaries[self._num_taken :]
+
     def take_faults(self, due: Sequence[int]) -> None:
         """Take the faults that :meth:`due_faults` has given: it does not give them again."""
         self._num_taken += len(due)

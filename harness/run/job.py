@@ -24,6 +24,7 @@ from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer
 from harness.recovery.failover import Failover
 from harness.recovery.injections import Injections
+from harness.recovery.interrupts import Interrupts
 from harness.recovery.notices import Notices
 from harness.recovery.recoveries import Recoveries
 from harness.recovery.requests import Requests
@@ -110,6 +111,14 @@ class Job:
         self.boundaries = Boundaries(run_spec, faults, self.progress, self.accounting.overhead)
         self.requests = Requests(cluster, self.recoveries, self.injections)
         self.network = _make_network(run_spec, cluster)
+        self.interrupts = Interrupts(
+            to_come=self.boundaries.to_come if config.trace.interrupts else lambda: (),
+            take=self.boundaries.take_faults,
+            expect_loss=lambda: self.drops.expect(is_lost=True),
+            injections=self.injections,
+            accounting=self.accounting,
+            supervisor=supervisor,
+        )
         self.checkpointer = self._make_checkpointer(store)
         self.notices = Notices(
             run=run_spec.run_facts,
@@ -157,6 +166,7 @@ class Job:
             checkpointer=self.checkpointer,
             recoveries=self.recoveries,
             injections=self.injections,
+            interrupts=self.interrupts,
             notices=self.notices,
             accounting=self.accounting,
             max_replacements_in_a_row=self.run_spec.config.cluster.max_replacements_in_a_row,
@@ -192,13 +202,14 @@ class Job:
     def _make_checkpointer(self, store: Store) -> Checkpointer:
         config = self.run_spec.config
         return Checkpointer(
-            ask=self.requests.ask,
+            requests=self.requests,
             ranks=self.cluster.ranks,
             supervisor=self.supervisor,
             store=store,
             accounting=self.accounting,
             recoveries=self.recoveries,
             injections=self.injections,
+            interrupts=self.interrupts,
             config_hash=self.run_spec.result_hash,
             in_background=config.save.mode == "async",
             dense_state=self.network.state,

@@ -61,12 +61,13 @@ def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> 
         seed=config.trace_seed,
         clock=clock,
     )
-    for planned in planned_faults if is_by_second else ():
+    for planned in planned_faults if is_by_second or config.trace.interrupts else ():
         if planned.time.takes_chief:
             where = f"{trace.source}:{planned.strikes[CHIEF].line}: rank: expected another rank than {CHIEF}"
             where = "trace.trainers_die: expected false" if config.trace.trainers_die else where
+            where += " with trace.inject=wall" if is_by_second else " with trace.interrupts=true"
             error = ConfigError if config.trace.trainers_die else TraceError
-            raise error(f"{where} with trace.inject=wall; what {CHIEF} knows is handed over between two steps only")
+            raise error(f"{where}; what {CHIEF} knows is handed over between two steps only")
     if config.cluster.on_loss == "shrink":
         job = {"job_h": config.profile.job_h, "total_samples": total_samples, "num_steps": num_steps}
         step_at = partial(strike_step, batch_size=config.trainer.batch_size, **job)

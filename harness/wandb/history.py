@@ -19,6 +19,7 @@ from harness.core.events import (
     Finished,
     Grown,
     Injected,
+    Interrupted,
     Lost,
     Noticed,
     Recovered,
@@ -197,7 +198,7 @@ def _increments(event: Event) -> dict[str, float]:
                 "failures/lost_updates": event.lost_updates or 0,
                 **{f"overhead/{bucket}_h": getattr(event, f"{bucket}_h") for bucket in STALLS[1:]},
             }
-        case Grown():
-            return {"overhead/load_h": event.load_h, "overhead/reschedule_h": event.reschedule_h}
+        case Grown() | Interrupted():
+            return {f"overhead/{each}_h": getattr(event, f"{each}_h", 0.0) for each in ("save", "load", "reschedule")}
         case _:
             return {}

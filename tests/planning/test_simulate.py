@@ -12,6 +12,7 @@ import pytest
 from harness.config.laws import Law
 from harness.core.errors import ConfigError
 from harness.core.faults import PlannedFault, Strike
+from harness.core.overhead import o_full_h, o_full_interrupted_h, o_part_h, o_part_interrupted_h
 from harness.core.placement import Placement
 from harness.core.plans import Costs, Progress, SavePlan, ps_rank, trainer_rank
 from harness.core.pls import rank_weights
@@ -232,3 +233,26 @@ def test_full_recovery_costs_what_memoryless_failures_make_it_cost() -> None:
     num_failures = sum(outcome.num_failures for outcome in found)
     hours = WALL.job_h * (len(found) + overheads.sum())
     assert hours / num_failures == pytest.approx(WALL.mtbf_h, rel=3 / num_failures**0.5 + 0.01)
+
+
+@pytest.mark.parametrize(("name", "save_h"), [("full", 0.5), ("partial", 0.5), ("partial", 2.0), ("never_save", 0.0)])
+def test_interrupted_saves_and_recoveries_cost_what_the_closed_form_says(name: str, save_h: float) -> None:
+    """The mean over Poisson traces equals it; the first-order form is far off. The last of 28 intervals has no save."""
+    costs = replace(WALL, o_save_h=save_h, o_load_h=0.5, o_res_h=0.4, detect_death_h=0.1)
+    job, interval_h = replace(small_job(costs), clock="wall", interrupts=True), costs.job_h / 28
+    options = {"interval_samples": costs.samples_of(interval_h)} if save_h else {}
+    strategy, rng = make_strategy(options_of(name, **options), costs), np.random.default_rng(1)
+    saves, found = due_saves(strategy, job), list[float]()
+    for _ in range(300):
+        hours_E = np.cumsum(rng.exponential(costs.mtbf_h, 400))
+        planned = planned_kills_at(hours_E, rng.integers(0, costs.num_ps, 400), job)
+        outcome = simulate(strategy, job, planned, saves)
+        assert outcome.total_h is not None
+        assert outcome.total_h + costs.job_h < hours_E[-1]
+        found.append(outcome.total_h)
+    form, first_order = (o_full_interrupted_h, o_full_h) if name == "full" else (o_part_interrupted_h, o_part_h)
+    most, last = (replace(costs, job_h=costs.job_h * part) for part in (27 / 28, 1 / 28))
+    expected_h = form(most, interval_h) + form(replace(last, o_save_h=0.0), interval_h)
+    mean_h, error_h = float(np.mean(found)), float(np.std(found, ddof=1)) / len(found) ** 0.5
+    assert abs(mean_h - expected_h) < 3 * error_h
+    assert mean_h - first_order(costs, interval_h) > 5 * error_h

@@ -39,7 +39,7 @@ OF_MODEL: dict[str, dict[str, Any]] = {
 """What runs of the models beside DLRM have besides."""
 SETTINGS = {
     "strategy": tuple(STRATEGIES),
-    "trace": ("deaths", "phases", "trainers", "wall", "shrink"),
+    "trace": ("deaths", "phases", "trainers", "wall", "interrupts", "shrink"),
     "cache": ("none", "lookahead", "stale0", "stale"),
     "ranks": ("local", "rpc", "rpc-3"),
     "optimizer": ("sgd", "rowwise_adagrad", "adagrad", "adam"),
@@ -60,6 +60,12 @@ EXCLUDED: tuple[tuple[Row, str], ...] = (
     ({"trace": "trainers", "cache": "stale"}, "cache.mode: expected none or lookahead with a trace that kills all"),
     ({"trace": "trainers", "cache": "stale0"}, "cache.mode: expected none or lookahead with a trace that kills all"),
     ({"trace": "wall", "save": "async"}, "trace.clock: expected samples with save.mode=async"),
+    ({"trace": "interrupts", "save": "async"}, "trace.clock: expected samples with save.mode=async"),
+    ({"trace": "interrupts", "spares": "1"}, "cluster.spares: expected 0 with trace.interrupts=true, got 1"),
+    *(
+        ({"trace": "interrupts", "notice": notice}, "cluster.on_notice: expected none with trace.interrupts=true")
+        for notice in ("save", "handover")
+    ),
     ({"trace": "shrink", "strategy": "parity"}, "cluster.on_loss: expected replace for strategy parity, got shrink"),
     ({"trace": "shrink", "spares": "1"}, "cluster.spares: expected 0 with cluster.on_loss=shrink, got 1"),
     ({"trace": "shrink", "hosts": "three"}, "expected a PS rank between two steps with cluster.on_loss=shrink"),
@@ -113,6 +119,12 @@ SHRINK = [
     *("37,ps1,,,,400", "40,ps1,,,,", "50,ps2,,,,1e6"),
 ]
 """With ``cluster.on_loss: shrink``: deaths of nodes with two shards, returns, and of nodes that are away."""
+INTERRUPTS = [
+    *("8.45,ps1,,,,", "9.5,ps3,,,,", "21,ps2,,,,", "22.5,ps0,,,,", "22.6,ps0,,,,"),
+    *("37,ps3,,,4,", "37,ps1,,,,", "50,ps2,,,,", "51.5,ps2,,,,"),
+]
+"""With ``trace.interrupts``, saves, loads and rescheduling of an hour each: during the first save, during the recovery
+from that, and during later ones, of another rank and of the same."""
 OF_SAVES = ("save", "manifest", "disk_full")
 
 
@@ -121,8 +133,9 @@ def is_allowed(row: Row) -> bool:
     return not any(settings.items() <= row.items() for settings, _ in EXCLUDED)
 
 
-WITH_SOME = {*OF_MODEL, "stale0", "rowwise_adagrad"}
-"""Values that stand with some strategies only: golden records have ``rowwise_adagrad`` with others."""
+WITH_SOME = {*OF_MODEL, "stale0", "rowwise_adagrad", "interrupts"}
+"""Values that stand with some strategies only: golden records have ``rowwise_adagrad`` with others, and
+``test_wall_clock`` has ``interrupts`` with all."""
 
 
 def is_wanted(pair: Row) -> bool:
@@ -135,7 +148,7 @@ ROWS = covering(SETTINGS, is_allowed, is_wanted, cheap=("local", "dlrm", "traine
 
 def trace_of(row: Row, *, has_saves: bool, num_trainers: int) -> str:
     """The trace of a row, as CSV."""
-    lines = list({"phases": PHASES, "shrink": SHRINK}.get(row["trace"], DEATHS))
+    lines = list({"phases": PHASES, "shrink": SHRINK, "interrupts": INTERRUPTS}.get(row["trace"], DEATHS))
     if not has_saves:
         lines = [line for line in lines if not any(word in line for word in OF_SAVES)]
     if row["trace"] == "trainers":
@@ -158,7 +171,8 @@ def config_of(row: Row, data: Path, folder: Path) -> Config:
         engine=engine,
         strategy__name=row["strategy"],
         trace__path=str(folder / "trace.csv"),
-        trace__clock="wall" if row["trace"] == "wall" else "samples",
+        trace__clock="wall" if row["trace"] in ("wall", "interrupts") else "samples",
+        trace__interrupts=row["trace"] == "interrupts",
         cache__mode=row["cache"].removesuffix("0"),
         cache__staleness=0 if row["cache"] == "stale0" else 3,
         cache__lookahead=8,
@@ -182,6 +196,8 @@ def config_of(row: Row, data: Path, folder: Path) -> Config:
         resume__every_s=None,
         model__name=row["model"],
     )
+    if row["trace"] == "interrupts":
+        config = changed(config, **{f"profile__{price}": 1.0 for price in ("o_save_h", "o_load_h", "o_res_h")})
     config = changed(config, **OF_MODEL.get(row["model"], {}))
     if "interval_samples" in type(config.strategy).model_fields:
         config = saving_every(config, 4 * SAVE_STEPS)

@@ -10,7 +10,9 @@ import pytest
 
 import analysis
 from harness.config.model import Config
-from harness.core.events import Event, Injected, Recovered, Saved
+from harness.core.events import STALLS, Event, Injected, Interrupted, Recovered, Saved
+from harness.core.plans import Progress, SavePlan
+from harness.core.strategies import STRATEGIES, Full
 from harness.planning.simulate import simulate
 from harness.record.event_log import read_events
 from harness.record.rundir import read_config
@@ -18,7 +20,8 @@ from harness.run import assemble
 from harness.run.spec import RunSpec
 from tests.injected import is_loss
 from tests.known_jobs import job_of
-from tests.runs import changed, facts, run, saving_every
+from tests.made_runs import altered
+from tests.runs import OF_STRATEGY, changed, facts, run, saving_every, under
 
 EIGHTHS = (*range(11, 1600, 61), *range(14, 1600, 122), *range(90, 1600, 97))
 LONG = ("hour,rank\n0,ps3\n", *(f"{eighth / 8},ps{eighth % 4}\n" for eighth in EIGHTHS))
@@ -37,6 +40,33 @@ def wall(config: Config, tmp_path: Path) -> Config:
 def kills_of(events: list[Event]) -> list[Injected]:
     """The kills on record, in order."""
     return [event for event in events if is_loss(event)]
+
+
+def interrupted(config: Config, **dotted: Any) -> Config:
+    """``config``, in which failures strike during saves and recoveries, with a save every 24 samples."""
+    config = changed(config, trace__interrupts=True, profile__load="by_bytes", **dotted)
+    return saving_every(config, 24) if "interval_samples" in type(config.strategy).model_fields else config
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "none"])
+def test_what_a_failure_interrupts_is_charged_as_the_simulator_says(wall: Config, tmp_path: Path, name: str) -> None:
+    """Law: every bucket, PLS and numbers, as the audit says too. A run alone knows the bytes of a tracker's save."""
+    config = interrupted(wall, strategy__name=name, profile__detect_death_h=0.1, **OF_STRATEGY.get(name, {}))
+    is_known = RunSpec(config).strategy.tracker is None
+    config = changed(config, profile__o_save_h=2.0 if is_known else 0.0)
+    finished, events = run(config, tmp_path / name)
+    run_spec = RunSpec(config)
+    simulated = simulate(run_spec.strategy, job_of(config), run_spec.planned_faults)
+    if name != "cpr_mirror":  # which uploads rows
+        assert (finished.num_failures, finished.num_saves) == (simulated.num_failures, simulated.num_saves)
+        hours = [(getattr(finished, f"{each}_h"), getattr(simulated, f"{each}_h")) for each in STALLS]
+        assert [one for one, _ in hours] == [other for _, other in hours]
+        assert finished.pls == pytest.approx(simulated.pls, rel=1e-12)
+    struck = {event.what for event in events if isinstance(event, Interrupted)}
+    assert struck == {"recovery"} | ({"save"} if finished.num_saves else set[str]())
+    if name == "full":
+        reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
+        assert finished.digests == reference.digests
 
 
 @pytest.mark.parametrize("name", ["never_save", "full", "cpr_vanilla"])
@@ -131,6 +161,51 @@ def test_a_rank_that_dies_during_a_recovery_makes_no_later_kill_late(wall: Confi
     assemble.run(config, tmp_path / "run", on_status=kill_the_other)
     events = read_events(tmp_path / "run" / "events.jsonl")
     assert [event.ranks for event in events if isinstance(event, Recovered)] == [["ps0", "ps1"], ["ps0"]]
+
+
+@pytest.mark.parametrize("name", ["full", "partial"])
+def test_a_failure_during_a_save_loses_as_much_as_without_the_save(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Law: of a trace whose only failure falls into the second save. The save is made after the recovery."""
+
+    def skip(strategy: Full, progress: Progress) -> SavePlan | None:
+        plan = plan_save(strategy, progress)
+        return None if progress.step == 20 and not kills_of(read_events(tmp_path / "skips" / "events.jsonl")) else plan
+
+    config = changed(config, strategy__name=name, data__max_train_samples=560 * 4 // 10)  # 1 h a step
+    config = changed(config, strategy__interval_samples=40, profile__o_save_h=0.25)
+    clock = {"trace__clock": "wall", "trace__interrupts": True}
+    found, events = run(under(config, tmp_path, "hour,rank\n20.375,ps1\n", **clock), tmp_path / "strikes")
+    (cut,) = [event for event in events if isinstance(event, Interrupted)]
+    saved = [event.step for event in events if isinstance(event, Saved)]
+    assert (cut.what, cut.step, cut.save_h, saved) == ("save", 20, 0.125, [0, 10, 20, 30, 40, 50])
+    plan_save = STRATEGIES[name].plan_save
+    monkeypatch.setattr(STRATEGIES[name], "plan_save", skip)
+    other, events = run(under(config, tmp_path, "hour,rank\n20,ps1\n"), tmp_path / "skips")
+    assert [event.step for event in events if isinstance(event, Saved)] == [0, 10, *[20] * (name == "full"), 30, 40, 50]
+    of_loss = "pls", "lost_updates", "lost_h", "load_h", "reschedule_h", "digests", "auc"
+    assert [getattr(found, each) for each in of_loss] == [getattr(other, each) for each in of_loss]
+    assert (found.lost_updates or found.lost_h) > 0
+
+
+def test_a_false_figure_of_an_interruption_is_noticed(wall: Config, tmp_path: Path) -> None:
+    """The audit knows when a save or a recovery began, how long it takes, and what should have interrupted it."""
+    config = interrupted(wall, strategy__name="partial", profile__o_save_h=2.0)
+    _, events = run(config, tmp_path / "run")
+    plain = read_config(tmp_path / "run")
+    for what in ("save", "recovery"):
+        cut = next(place for place, each in enumerate(events) if isinstance(each, Interrupted) and each.what == what)
+        for place, lie, said in (
+            (cut, {"reschedule_h": 7.0}, "reschedule_h is 7.0"),
+            (cut, {"save_h": 7.0}, "save_h is 7.0"),
+            (cut, {"hour": 999.0}, "did not interrupt"),
+            (cut + 1, {"hour": 0.125}, "but no failure of that hour"),
+        ):
+            lying = [*events[:place], altered(events[place], **lie), *events[place + 1 :]]
+            assert any(said in line for line in analysis.check(lying, plain)), said
+    _, events = run(changed(config, trace__interrupts=False), tmp_path / "over")
+    assert any("was killed late" in line for line in analysis.check(events, plain)), "it should have interrupted a save"
 
 
 def with_clock(plain: dict[str, Any], clock: str) -> dict[str, Any]:

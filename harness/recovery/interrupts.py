@@ -1,0 +1,78 @@
+"""Failures on the wall clock that strike during a save or a recovery, which then begins anew (``trace.interrupts``)."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.cluster.protocol import Written
+from harness.cluster.supervisor_client import SupervisorClient
+from harness.core.events import Interrupted
+from harness.core.faults import FaultTime
+from harness.core.plans import Progress, Rank, RecoveryPlan
+from harness.recovery.accounting import Accounting
+from harness.recovery.injections import Injections
+
+
+@dataclass(kw_only=True, eq=False)
+class Interrupts:
+    """Carries out the next failure if its hour falls into those of a save or a recovery, and charges these until then.
+
+    What is written or restored by then counts for nothing: a save has no manifest yet. The next request finds the dead
+    ranks; it may be an empty one.
+
+    Args:
+        to_come: the faults to come, with their numbers, by hour; none without ``trace.interrupts``.
+        take: marks the first of them as taken.
+        expect_loss: measures the model before a loss.
+    """
+
+    to_come: Callable[[], Sequence[tuple[int, FaultTime]]]
+    take: Callable[[Sequence[int]], None]
+    expect_loss: Callable[[], Awaitable[None]]
+    injections: Injections
+    accounting: Accounting
+    supervisor: SupervisorClient
+
+    async def strikes_save(self, written: Mapping[Rank, Written], progress: Progress) -> bool:
+        """Whether a failure struck before the save was over that the ranks have ``written`` their parts of."""
+        if not self.to_come():
+            return False
+        prices_h = self.accounting.save_prices_h(written)
+        if self._spent_h(prices_h, progress) is None:
+            return False
+        await self.expect_loss()
+        sizes = self.accounting.save_bytes(written, self.accounting.dense_bytes)
+        return self._strike("save", prices_h, sizes, progress)
+
+    def strikes_recovery(self, plan: RecoveryPlan, progress: Progress, upload_bytes: int) -> bool:
+        """Whether a failure struck before the recovery was over that has just been carried out by ``plan``."""
+        prices_h = self.accounting.recovery_prices_h(plan, progress, self.injections.injection, upload_bytes)
+        return self._strike("recovery", prices_h, self.accounting.recovery_bytes(plan, upload_bytes), progress)
+
+    def _spent_h(self, prices_h: Mapping[str, float], progress: Progress) -> dict[str, float] | None:
+        hour = next((fault.hour for _, fault in self.to_come() if fault.loses_ranks), None)
+        return None if hour is None else self.accounting.overhead.spent_by(hour, progress.samples, prices_h)
+
+    def _strike(self, what: str, prices_h: Mapping[str, float], sizes: tuple[int, int], progress: Progress) -> bool:
+        spent_h = self._spent_h(prices_h, progress)
+        if spent_h is None:
+            return False
+        faults = self.to_come()
+        num_due = 1 + next(place for place, (_, fault) in enumerate(faults) if fault.loses_ranks)
+        due = [number for number, _ in faults[:num_due]]
+        self.accounting.overhead.charge_spent(spent_h)
+        self.supervisor.record(
+            Interrupted(
+                step=progress.step,
+                samples=progress.samples,
+                what=what,
+                hour=faults[num_due - 1][1].hour,
+                payload_bytes=sizes[0],
+                slowest_bytes=sizes[1],
+                save_h=spent_h.get("save", 0.0),
+                load_h=spent_h.get("load", 0.0),
+                reschedule_h=spent_h.get("reschedule", 0.0),
+            )
+        )
+        self.take(due)
+        self.injections.carry_out(due)
+        return True
