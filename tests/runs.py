@@ -46,8 +46,15 @@ def saving_every(config: Config, samples: int) -> Config:
     return changed(config, strategy__interval_samples=interval)
 
 
-OF_STRATEGY: dict[str, dict[str, Any]] = {"cpr_state": {"trainer__optimizer": "adagrad"}}
-"""Other keys that a strategy needs, for :func:`changed`."""
+OF_STRATEGY: dict[str, dict[str, Any]] = {
+    "cpr_state": {"trainer__optimizer": "adagrad"},
+    "tiers": {
+        "strategy__memory_samples": 12,
+        "strategy__disk_samples": 28,
+        "profile__tier_frac": {"disk": 0.3, "memory": 0.05},
+    },
+}
+"""Other keys that a strategy needs, or that make it differ from another, for :func:`changed`."""
 
 
 def changed(config: Config, **dotted: Any) -> Config:

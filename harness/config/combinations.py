@@ -84,6 +84,13 @@ def _of_strategy(config: Config, strategy: Strategy) -> Iterator[_Mistake]:
     if missing:
         expected = f"a price of {', '.join(missing)} with {name} and {needs}"
         yield "profile.step_frac", expected, "none", "charges then depend on the hours that steps take"
+    if strategy.tiers != ("shared",) and config.cluster.on_notice == "save":
+        why = "the checkpoint that the rows would be added to may be lost with the rank"
+        yield "cluster.on_notice", f"none or handover for {name} with several tiers", "save", why
+    loses_process = getattr(config.strategy, "kill_loses", "node") == "process"
+    if "disk" in strategy.tiers and config.cluster.on_loss == "shrink" and loses_process:
+        expected = "node with cluster.on_loss=shrink and strategy.disk_samples"
+        yield "strategy.kill_loses", expected, "process", "a node that goes takes its disk along"
     if strategy.groups is not None and config.cluster.on_loss == "shrink":
         why = "a process that serves two shards of a group would lose both"
         yield "cluster.on_loss", f"replace for {name}", "shrink", why

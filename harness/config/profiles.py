@@ -65,6 +65,9 @@ class Profile(BaseModel):
     step_frac: dict[str, float] | None = None
     """What every step pays for fault tolerance, as fractions of a step's time: by tracker (`mfu`, `ssu`, …), and for
         `replica` and `mirror`. With a part that is not named, the strategy's overhead is unknown. null: not priced."""
+    tier_frac: dict[str, float] | None = None
+    """Time of a save's bytes and of a load in the tiers `disk` and `memory` (strategy `tiers`), as fractions of that on
+        the shared disk. null: unknown, so that only the shared disk is used."""
     network_gbps: Annotated[float, Field(gt=0)] | None = None
     """Bandwidth of a node's link, Gbit/s, at which a save takes O_save to be written; used with `snapshot_gbps`."""
     snapshot_gbps: Annotated[float, Field(gt=0)] | None = None
@@ -144,10 +147,13 @@ def _merged(base: str, changed: dict[str, Any]) -> dict[str, Any]:
     if (bound == "both") != (links is not None):
         wanted, got = ("a number", "null") if links is None else ("null", links)
         raise ValueError(f"storage_links: expected {wanted} with profile.io_bound={bound}, got {got}")
-    given = merged["step_frac"]
-    for part, frac in given.items() if isinstance(given, dict) else ():
-        if not isinstance(frac, int | float) or not 0 <= frac < math.inf:
-            raise ValueError(f"step_frac: {part}: expected a fraction of a step's time >= 0, got {frac!r}")
+    given = {key: merged[key] if isinstance(merged[key], dict) else {} for key in ("step_frac", "tier_frac")}
+    if unknown := [tier for tier in given["tier_frac"] if tier not in ("disk", "memory")]:
+        raise ValueError(f"tier_frac: expected prices of disk and memory, got one of {unknown[0]}")
+    for key, of in (("step_frac", "a step's time"), ("tier_frac", "the time on shared disk")):
+        for part, frac in given[key].items():
+            if not isinstance(frac, int | float) or not 0 <= frac < math.inf:
+                raise ValueError(f"{key}: {part}: expected a fraction of {of} >= 0, got {frac!r}")
     return merged
 
 

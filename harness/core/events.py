@@ -98,6 +98,7 @@ class Saved(Event):
     kind: ClassVar[str] = "save"
     sequence: int  # manifest number
     save: str  # kind of save: "full", "priority", ...
+    tier: str = "shared"  # where the checkpoint is kept (``plans.Tier``)
     closes_interval: bool
     charged: bool  # the initial save is start-up in every strategy and costs nothing (reconstructed: docs/CPR.md)
     payload_bytes: int  # rows and row ids of all ranks, dense network; a part that was written twice counts twice
@@ -134,6 +135,7 @@ class Interrupted(Event):
 
     kind: ClassVar[str] = "interrupt"
     what: str  # "save" | "recovery"
+    tier: str  # of the save, or of the checkpoint that a rollback reads
     hour: float  # of the failure's trace entry
     payload_bytes: int  # that the whole save would have written, the whole recovery read: not charged
     slowest_bytes: int  # of these, the bytes over the link of the rank that moves most

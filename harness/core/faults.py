@@ -216,17 +216,18 @@ class Injection(NamedTuple):
     """The facts of an injected failure that its charge depends on, besides the profile's prices.
 
     ``repair_h``: emulated hours of rescheduling; None if the trace has none. ``hangs``: whether a rank hung.
-    ``takes_trainers``: whether all trainers died.
+    ``takes_trainers``: whether all trainers died. ``loses_hosts``: whether a whole host was lost.
     """
 
     repair_h: float | None = None
     hangs: bool = False
     takes_trainers: bool = False
+    loses_hosts: bool = False
 
     def also(self, other: "Injection") -> "Injection":
         """Merge two failures into one: the longer repair, and the facts of both."""
         repair_h = longest((self.repair_h, other.repair_h))
-        return Injection(repair_h, self.hangs or other.hangs, self.takes_trainers or other.takes_trainers)
+        return Injection(repair_h, *(one or another for one, another in zip(self[1:], other[1:], strict=True)))
 
 
 class FaultTime(NamedTuple):
@@ -326,7 +327,7 @@ class PlannedFault:
     @property
     def injection(self) -> Injection:
         hangs = any(strike.fault.loss == "mute" for strike in self.strikes.values())
-        return Injection(self.repair_h, hangs, self.takes_trainers)
+        return Injection(self.repair_h, hangs, self.takes_trainers, bool(self.hosts))
 
     @property
     def time(self) -> FaultTime:

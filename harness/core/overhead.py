@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.core.clock import samples_to_hours
-from harness.core.plans import Costs
+from harness.core.plans import Costs, Tier
 from harness.core.resumable import Resumable
 
 
@@ -52,23 +52,34 @@ def bound_frac(costs: Costs, num: float, full: float, link: Link = EVEN) -> tupl
     return max(link.num, num / costs.storage_links), max(link.full, full / costs.storage_links)
 
 
-def save_price(costs: Costs, payload_bytes: int = 1, bytes_full: int = 1, link: Link = EVEN) -> SavePrice:
+def tier_frac(costs: Costs, tier: Tier) -> float:
+    """The time of a save's bytes or of a load in ``tier``, as a fraction of that on ``shared``."""
+    if tier == "shared":
+        return 1.0
+    assert costs.tier_frac is not None, "the strategy demands a price of each of its tiers"
+    return costs.tier_frac[tier]
+
+
+def save_price(
+    costs: Costs, payload_bytes: int = 1, bytes_full: int = 1, link: Link = EVEN, tier: Tier = "shared"
+) -> SavePrice:
     """The price of a save of ``payload_bytes``, row ids included; by default of a full save.
 
     Writing takes ``O_save * payload_bytes / bytes_full + o_save_fixed_h`` hours, and training waits for it.
     ``Costs.io_bound`` may demand the ratio of ``link`` instead (:func:`bound_frac`). For a save in the background
-    (``snapshot_frac``) training waits only while the rows are copied, and never longer than that.
+    (``snapshot_frac``) training waits only while the rows are copied, and never longer than that. In another ``tier``
+    writing the bytes takes :func:`tier_frac` of that time, and copying them as long as ever.
     """
     num, full = bound_frac(costs, payload_bytes, bytes_full, link)
     bytes_h = costs.o_save_h * num / full
-    write_h = bytes_h + costs.o_save_fixed_h
+    write_h = bytes_h * tier_frac(costs, tier) + costs.o_save_fixed_h
     stall_h = write_h if costs.snapshot_frac is None else min(bytes_h * costs.snapshot_frac, write_h)
     return SavePrice(write_h=write_h, stall_h=stall_h)
 
 
-def load_price(costs: Costs, load_frac: float) -> float:
+def load_price(costs: Costs, load_frac: float, tier: Tier = "shared") -> float:
     """Hours of the load of a fraction of the model: O_load for any fraction or, priced by bytes, that part of it."""
-    return costs.o_load_h if costs.load == "whole" else costs.o_load_h * load_frac
+    return tier_frac(costs, tier) * (costs.o_load_h if costs.load == "whole" else costs.o_load_h * load_frac)
 
 
 def notice_price(costs: Costs, payload_bytes: int, bytes_full: int) -> float:
@@ -223,14 +234,21 @@ class OverheadLedger(Resumable):
         self._written_h = 0.0  # wall hour at which the last save in the background is written
         self._spares_h = [0.0] * costs.num_spares  # wall hour from which each spare is ready, ascending
 
-    def charge_save(self, payload_bytes: int, bytes_full: int, samples: int | None = None, link: Link = EVEN) -> float:
+    def charge_save(
+        self,
+        payload_bytes: int,
+        bytes_full: int,
+        samples: int | None = None,
+        link: Link = EVEN,
+        tier: Tier = "shared",
+    ) -> float:
         """Charge one save, under any strategy, and return the hours that training stood still for it.
 
         The price is ``save_price``; row ids are part of ``payload_bytes``. ``samples``: position of the run, needed for
         saves in the background alone. Such a save first waits until the save before is written, by the wall clock of
         the emulated job.
         """
-        price = save_price(self._costs, payload_bytes, bytes_full, link)
+        price = save_price(self._costs, payload_bytes, bytes_full, link, tier)
         cost_h = price.stall_h
         if self._costs.snapshot_frac is not None:
             assert samples is not None, "a save in the background has a position"
@@ -253,9 +271,9 @@ class OverheadLedger(Resumable):
         self.payload_bytes += sum(payloads)
         return cost_h
 
-    def save_prices_h(self, payload_bytes: int, bytes_full: int, link: Link) -> dict[str, float]:
+    def save_prices_h(self, payload_bytes: int, bytes_full: int, link: Link, tier: Tier) -> dict[str, float]:
         """The hours that training waits for a save, by bucket. Arguments as of :func:`save_price`."""
-        return {"save": save_price(self._costs, payload_bytes, bytes_full, link).stall_h}
+        return {"save": save_price(self._costs, payload_bytes, bytes_full, link, tier).stall_h}
 
     def spent_by(self, hour: float, samples: int, prices_h: Mapping[str, float]) -> dict[str, float] | None:
         """What a failure at wall hour ``hour`` leaves spent of what begins now; None if all of it is over by then.
@@ -288,6 +306,7 @@ class OverheadLedger(Resumable):
         loads: bool = True,
         num_ranks: int = 1,
         hangs: bool = False,
+        tier: Tier = "shared",
     ) -> FailureCost:
         """Charge one failure of any number of ranks: one load, one rescheduling, and the samples to repeat.
 
@@ -297,7 +316,7 @@ class OverheadLedger(Resumable):
         ``bytes_full``; ``link``: of these, over one link. ``samples``: position of the run. ``loads``: whether a shard
         or the dense network is read or reset; if not, a load is charged only with ``trainer_load``. ``num_ranks``: dead
         ranks that spares may replace. ``hangs``: a rank did not answer until its deadline, which costs ``detect_h``;
-        else ``detect_death_h``, or the longer of both.
+        else ``detect_death_h``, or the longer of both. ``tier``: where the checkpoint is that is read.
         """
         costs = self._costs
         lost_h = samples_to_hours(rerun_samples, job_h=costs.job_h, total_samples=costs.total_samples)
@@ -306,7 +325,7 @@ class OverheadLedger(Resumable):
             wait_h = costs.spare_o_res_h
         wait_h += max(costs.detect_death_h, costs.detect_h if hangs else 0.0)
         num, full = bound_frac(costs, load_bytes, bytes_full, link)
-        load_h = load_price(costs, num / full) if loads or costs.trainer_load else 0.0
+        load_h = load_price(costs, num / full, tier) if loads or costs.trainer_load else 0.0
         cost = FailureCost(load_h=load_h, lost_h=lost_h, reschedule_h=wait_h, load_bytes=load_bytes)
         self.load_h += cost.load_h
         self.lost_h += cost.lost_h

@@ -14,6 +14,10 @@ LoadPrice = Literal["whole", "by_bytes"]
 
 IoBound = Literal["storage", "link", "both"]
 
+Tier = Literal["shared", "disk", "memory"]
+"""Where a checkpoint is. ``shared``: on a disk that survives all losses. ``disk``: on the disk of each rank's node.
+``memory``: in the memory of each rank and of its buddy. The last two are emulated: all of them are in the store."""
+
 DenseSource = Literal["kept", "checkpoint", "initial", "rollback"]
 """What the dense network restarts from after a failure. ``kept``: it goes on as it is, since a trainer lives. Otherwise
 all trainers have died: ``checkpoint`` is the newest checkpoint, ``initial`` the initial values, and ``rollback`` the
@@ -219,6 +223,7 @@ class Costs:
         batch_size: samples of a step.
         step_frac: by part (``Strategy.step_parts``), the fraction of a step's time that it adds to every step; a part
             that is not named has no known price. None: steps are not priced.
+        tier_frac: by tier, the time of a save's bytes and of a load there, as a fraction of that on ``shared``.
     """
 
     job_h: float
@@ -243,6 +248,7 @@ class Costs:
     num_spares: int = 0
     batch_size: int = 1
     step_frac: Mapping[str, float] | None = None
+    tier_frac: Mapping[Tier, float] | None = None
 
     def samples_of(self, hours: float) -> int:
         """The samples that the job trains on in ``hours``, rounded, at least 1."""
@@ -281,6 +287,7 @@ class Progress:
         total_samples: samples of the whole run.
         saved_step: step of the newest save; for a recovery, of the newest checkpoint; None without one.
         saved_samples: samples at that step.
+        saved_tier: for a recovery, where that checkpoint is.
         pls: for a recovery, the portion of lost samples of the run if the lost ranks are restored alone.
     """
 
@@ -290,6 +297,7 @@ class Progress:
     total_samples: int
     saved_step: int | None = None
     saved_samples: int | None = None
+    saved_tier: Tier = "shared"
     pls: float = 0.0
 
 
@@ -304,10 +312,12 @@ class SavePlan:
             the rows that changed since a base.
         closes_interval: whether this save ends a whole interval. PLS counts lost samples from such a save
             (reconstructed: docs/CPR.md).
+        tier: where the checkpoint is kept.
     """
 
     kind: str
     closes_interval: bool = True
+    tier: Tier = "shared"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.placement import Placement
-from harness.core.plans import Rank, ps_rank
+from harness.core.plans import Rank, Tier, ps_rank
 from harness.core.resumable import Resumable
 from harness.kernels.sorted_keys import sums_before
 
@@ -113,12 +113,13 @@ class UpdateLedger(Resumable):
     of a shard. One update is one (sample, row).
     """
 
-    _state = ("_counts", "_saving", "_checkpoint")
+    _state = ("_counts", "_saving", "_checkpoints")
 
     def __init__(self, ranks: Iterable[Rank]) -> None:
         self._places = {rank: place for place, rank in enumerate(ranks)}
         self._counts = np.zeros((4, 2, len(self._places)), np.int64)  # what, of all and of tracked tables, rank
-        self._saving, self._checkpoint = self._counts.copy(), self._counts.copy()
+        self._saving = self._counts.copy()
+        self._checkpoints: dict[Tier, NDArray[np.int64]] = {"shared": self._counts.copy()}  # the newest of each tier
 
     def sent(self, updates_R: Sequence[int], tracked_R: Sequence[int]) -> None:
         """Count the updates of one step by rank: to all tables, and to tracked tables among them."""
@@ -140,9 +141,9 @@ class UpdateLedger(Resumable):
         """Count the updates that ``rank`` has saved alone before its death; a rollback to the last save voids that."""
         self._counts[_PERSISTED, :, self._places[rank]] += (updates, tracked)
 
-    def committed(self) -> None:
+    def committed(self, tier: Tier = "shared") -> None:
         """Record the commit, after all :meth:`persisted` calls. A rollback now returns to the counts of this save."""
-        self._checkpoint = self._saving
+        self._checkpoints[tier] = self._saving
 
     def lost(
         self, rank: Rank, in_flight: tuple[int, int] = (0, 0), recovered: tuple[int, int] = (0, 0)
@@ -161,13 +162,13 @@ class UpdateLedger(Resumable):
         gone, gone_tracked = gone_2.tolist()
         return gone, gone_tracked
 
-    def rolled_back(self) -> tuple[int, int]:
-        """Record a full recovery: all counts return to their values at the last checkpoint.
+    def rolled_back(self, tier: Tier = "shared") -> tuple[int, int]:
+        """Record a full recovery: all counts return to their values at the last checkpoint in ``tier``.
 
         Returns the updates that are lost, ``(all, tracked)``: those that the rows of the checkpoint lack. There are
         some only after priority saves, which leave rows of older versions in a checkpoint.
         """
-        self._counts = self._checkpoint.copy()
+        self._counts = self._checkpoints[tier].copy()
         gone_2R = self._counts[_SENT] - self._counts[_PERSISTED] - self._counts[_LOST]
         self._counts[_LOST] += gone_2R
         gone, gone_tracked = gone_2R.sum(axis=1).tolist()

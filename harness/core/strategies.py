@@ -4,7 +4,7 @@ A new strategy is one class here, and one entry in ``STRATEGIES``; its ``Options
 configuration.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,6 +15,7 @@ from harness.core import choices
 from harness.core.choices import CHOICES, Options, enter
 from harness.core.clock import exact
 from harness.core.errors import ConfigError, RunFailed
+from harness.core.faults import Injection
 from harness.core.overhead import o_full_h, o_part_h, t_save_full_h, t_save_part_h
 from harness.core.plans import (
     Costs,
@@ -26,7 +27,9 @@ from harness.core.plans import (
     Rank,
     RecoveryPlan,
     SavePlan,
+    Tier,
     buddy_of,
+    ps_rank,
 )
 
 Lost = frozenset[Rank]
@@ -83,6 +86,8 @@ class Strategy:
     """The groups of PS ranks whose shards have a parity; None: there is no parity."""
     parts: tuple[str, ...] = ()
     """What every step pays for fault tolerance, besides the tracker: keys of ``profile.step_frac``, as ``replica``."""
+    tiers: tuple[Tier, ...] = ("shared",)
+    """Where saves are kept; the initial one is ``shared``. With others a rollback repeats the saves after its own."""
 
     _recovery: str = ""
     """The kind of recovery that :meth:`plan_recovery` chooses by default."""
@@ -118,6 +123,13 @@ class Strategy:
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
         """The plan to recover from the death of the PS ranks ``lost``. Raises RunFailed if the strategy has none."""
         return RecoveryPlan(kinds=dict.fromkeys(lost, self._recovery))
+
+    def lost_tiers(self, lost: Lost, injection: Injection) -> Collection[Tier]:
+        """The tiers whose checkpoints so far are lost with the PS ranks ``lost``. ``injection``: facts of the failure.
+
+        A recovery reads the newest checkpoint that is left, and ``progress`` names it.
+        """
+        return ()
 
     def plan_dense(self, progress: Progress) -> DenseSource:
         """What the dense network restarts from when all trainers have died.
@@ -358,6 +370,62 @@ class Parity(Buddy):
         self._sources = self.groups.needed_for
 
 
+class Tiers(Full):
+    """``tiers``: as ``full``, with further saves in the memory of the next rank and on local disks (SCR, SC 2010).
+
+    A failure rolls all ranks back to the newest save that it has left. Where several saves are due at once, the one
+    that survives most is made. The memory's copies are lost with a rank and its buddy, and with all trainers and
+    ``ps0``, which has those of the dense network. Local disks are lost with a node. What lost ranks held of a copy that
+    is left is copied again, for which nothing is charged.
+    """
+
+    colours = ("#1b4f9c", "#86b6f2")
+
+    class Options(Full.Options):
+        memory_samples: Annotated[int, Field(ge=1)] | None = None
+        """Samples between saves in the memory of each rank and of the next one; null: none. Needs a price of `memory`
+        in `profile.tier_frac`."""
+        disk_samples: Annotated[int, Field(ge=1)] | None = None
+        """Samples between saves on the disk of each rank's node; null: none. Needs a price of `disk`."""
+        kill_loses: Literal["process", "node"] = "process"
+        """What a rank that dies alone takes along. `process`: its memory; the disk of its node is lost only with a
+        host of the trace (`host1`). `node`: the disk too."""
+
+    def __init__(self, options: Options, costs: Costs) -> None:
+        super().__init__(options, costs)
+        every: dict[Tier, int | None] = {"shared": self.interval.samples}
+        every |= {"disk": options.disk_samples, "memory": options.memory_samples}
+        self._every: dict[Tier, int] = {tier: samples for tier, samples in every.items() if samples is not None}
+        self.tiers = tuple(self._every)
+        self._num_ps, self._loses_nodes = costs.num_ps, options.kill_loses == "node"
+        if missing := [tier for tier in self.tiers[1:] if tier not in (costs.tier_frac or {})]:
+            raise ConfigError(
+                f"profile.tier_frac: expected a price of {' and '.join(missing)}, where strategy tiers saves, got none"
+            )
+
+    def plan_save(self, progress: Progress) -> SavePlan | None:
+        """Plan a save at the first boundary at or after each multiple of a tier's samples, but not at the run's end."""
+        if progress.samples < progress.total_samples:
+            for tier, samples in self._every.items():
+                if progress.samples // samples > progress.previous_samples // samples:
+                    return SavePlan(kind=self._kind, tier=tier)
+        return None
+
+    def next_save(self, progress: Progress, after: int | None = None) -> int | None:
+        start = progress.samples if after is None else max(after, progress.samples)
+        due = min((start // samples + 1) * samples for samples in self._every.values())
+        return due if due < progress.total_samples else None
+
+    def lost_tiers(self, lost: Lost, injection: Injection) -> Collection[Tier]:
+        tiers: set[Tier] = set()
+        holds_dense = injection.takes_trainers and ps_rank(0) in lost
+        if holds_dense or any(buddy_of(rank, self._num_ps) in lost for rank in lost):
+            tiers.add("memory")
+        if (lost or injection.takes_trainers) and (self._loses_nodes or injection.loses_hosts):
+            tiers.add("disk")
+        return tiers
+
+
 # --- strategies that save some rows more often than others ------------------------------------------------------------
 
 
@@ -508,6 +576,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "parity": Parity,
     "cpr_oldest": CprOldest,
     "cpr_state": CprState,
+    "tiers": Tiers,
 }
 
 BUILT_IN = tuple(STRATEGIES)

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -19,7 +19,7 @@ from harness.core.clock import FailureClock, boundary_at, strike_step
 from harness.core.faults import Injection, PlannedFault, merge_faults
 from harness.core.overhead import Link, OverheadLedger, even_link_bytes
 from harness.core.placement import Placement, budget_rows
-from harness.core.plans import Costs, Progress, Rank, RecoveryPlan, SavePlan, is_ps, ps_rank
+from harness.core.plans import Costs, Progress, Rank, RecoveryPlan, SavePlan, Tier, is_ps, ps_rank
 from harness.core.pls import PlsLedger
 from harness.core.strategies import Strategy
 from harness.recovery.accounting import Ledgers
@@ -159,15 +159,26 @@ class DueSaves:
     Failures do not change the saves, since decisions depend on ``Progress`` alone: rerun steps get the same decisions.
 
     ``charged``: the ledger with the cost of all saves. None if that cost depends on failures, or failures on the cost:
-    for saves in the background, which wait for each other; with the clock ``wall``; and with spares, which are ready
-    again at an hour of the wall clock.
+    for saves in the background, which wait for each other; with the clock ``wall``; with spares, which are ready again
+    at an hour of the wall clock; and with saves that a rollback repeats.
+
+    ``tiers``: where each save is kept.
     """
 
     steps: tuple[int, ...]
     sizes: tuple[int, ...]
     links: tuple[Link, ...]
+    tiers: tuple[Tier, ...]
     closing_steps: tuple[int, ...]
     charged: Outcome | None
+
+    @cached_property
+    def steps_of(self) -> dict[Tier, list[int]]:
+        """The boundaries of the saves in each tier."""
+        found: dict[Tier, list[int]] = {}
+        for step, tier in zip(self.steps, self.tiers, strict=True):
+            found.setdefault(tier, []).append(step)
+        return found
 
 
 def _last(steps: Sequence[int], at: int) -> int | None:
@@ -186,12 +197,13 @@ def due_saves(strategy: Strategy, job: Job) -> DueSaves:
     links = tuple(by_kind[plan.kind][1] for plan in plans.values())
     charged = None
     has_spares = job.costs.spare_o_res_h is not None and job.costs.num_spares
-    if job.costs.snapshot_frac is None and job.clock != "wall" and not has_spares:
+    if job.costs.snapshot_frac is None and job.clock != "wall" and not has_spares and strategy.tiers == ("shared",):
         charged = Outcome(job.costs, strategy.step_parts)
         for size, link in zip(sizes, links, strict=True):
             charged.charge_save(size, job.sizes.full, link=link)
     closing = tuple(step for step, plan in plans.items() if plan.closes_interval)
-    return DueSaves(steps=tuple(plans), sizes=sizes, links=links, closing_steps=closing, charged=charged)
+    tiers: tuple[Tier, ...] = tuple(plan.tier for plan in plans.values())
+    return DueSaves(steps=tuple(plans), sizes=sizes, links=links, tiers=tiers, closing_steps=closing, charged=charged)
 
 
 def _progress(step: int, saved_step: int | None, batch_size: int, total_samples: int) -> Progress:
@@ -226,6 +238,7 @@ class _Run:
             groups=strategy.groups,
         )
         self.closed_step: int | None = None  # the last closing save that the PLS ledger has
+        self._lost_to: dict[Tier, int] = {}  # by tier, the boundary up to which its saves are lost
         self._next_step = 0  # the first boundary at which a kill may strike
         self._to_come: deque[PlannedFault] = deque()
         self._is_saving = False  # whether the kill to come interrupts the save of its boundary
@@ -252,8 +265,8 @@ class _Run:
             if not is_before and max(self._reads(planned_kill), self._next_step) < save:
                 break
             self._next_step = max(self._next_step, save)
-            size, link = self.saves.sizes[self._num_charged], self.saves.links[self._num_charged]
-            prices_h = self.overhead.save_prices_h(size, self.job.sizes.full, link)
+            size, link, tier = self._due(self._num_charged)
+            prices_h = self.overhead.save_prices_h(size, self.job.sizes.full, link, tier)
             if self._interrupts(hour, save * self.job.batch_size, prices_h):
                 self._is_saving = True
                 return save
@@ -286,12 +299,16 @@ class _Run:
             overhead_h=self.overhead.delay_h,
         )
 
+    def _due(self, index: int) -> tuple[int, Link, Tier]:
+        """The bytes of a save, those over the link of the rank that writes most, and where it is kept."""
+        return self.saves.sizes[index], self.saves.links[index], self.saves.tiers[index]
+
     def charge_saves_through(self, step: int) -> None:
         """Charge the saves up to boundary ``step`` in order, since each may wait for the one before."""
         for index in range(self._num_charged, bisect_right(self.saves.steps, step)):
             samples = self.saves.steps[index] * self.job.batch_size
-            size, link = self.saves.sizes[index], self.saves.links[index]
-            self.overhead.charge_save(size, self.job.sizes.full, samples, link)
+            size, link, tier = self._due(index)
+            self.overhead.charge_save(size, self.job.sizes.full, samples, link, tier)
             self._num_charged = index + 1
 
     def kill_planned(self, planned_kill: PlannedFault) -> None:
@@ -300,28 +317,45 @@ class _Run:
         if nodes := planned_kill.time.returns:
             self.ledgers.charge_return(nodes)
             return
-        last_step = planned_kill.step - self._is_saving
-        saved_step = _last(self.saves.steps, last_step)
-        if saved_step is None and self.strategy.saves_initially:
-            saved_step = 0
-        total_samples = self.job.costs.total_samples
-        progress = _progress(planned_kill.step, saved_step, self.job.batch_size, total_samples)
+        last_step, injection = planned_kill.step - self._is_saving, planned_kill.injection
         ranks, takes_trainers = frozenset(planned_kill.ranks), planned_kill.takes_trainers
-        kept = self._serve_notices(planned_kill.notices, has_checkpoint=saved_step is not None)
+        progress = self._progress(planned_kill.step, last_step, ranks, injection)
+        kept = self._serve_notices(planned_kill.notices, has_checkpoint=progress.saved_step is not None)
         closed_step = _last(self.saves.closing_steps, last_step)
         if closed_step is not None and closed_step != self.closed_step:
             self.pls.saved(closed_step * self.job.batch_size)
             self.closed_step = closed_step
-        injection = planned_kill.injection
         while True:
             at_loss = self.ledgers.with_loss_of(filter(is_ps, ranks - kept.keys()), progress)
             plan = plan_recovery(self.strategy, ranks, at_loss, takes_trainers=takes_trainers, kept=kept)
             if (again := self._strike_in_recovery(plan, progress, injection)) is None:
                 break
             ranks, injection = ranks.union(again.ranks), injection.also(again.injection)
+            progress = self._progress(planned_kill.step, last_step, ranks, injection)
         self.ledgers.charge_recovery(plan, progress, injection)
-        self._next_step = saved_step or 0 if rolls_back(plan) else last_step + 1
+        self._next_step = progress.saved_step or 0 if rolls_back(plan) else last_step + 1
         self._is_saving = False
+        if rolls_back(plan) and not self.saves.charged:  # the saves after that are made again, and are there again
+            self._num_charged = bisect_right(self.saves.steps, self._next_step)
+            self._lost_to = {tier: min(step, self._next_step) for tier, step in self._lost_to.items()}
+
+    def _progress(self, step: int, last_step: int, ranks: frozenset[Rank], injection: Injection) -> Progress:
+        """The position of a failure at ``step``; of the saves up to ``last_step`` some tiers are lost with it."""
+        lost_tiers = self.strategy.lost_tiers(frozenset(filter(is_ps, ranks)), injection)
+        self._lost_to |= dict.fromkeys(lost_tiers, last_step)
+        saved_step, tier = self._newest_save(last_step)
+        progress = _progress(step, saved_step, self.job.batch_size, self.job.costs.total_samples)
+        return replace(progress, saved_tier=tier)
+
+    def _newest_save(self, at: int) -> tuple[int | None, Tier]:
+        """The boundary and tier of the newest save up to ``at`` that no failure has lost; None without one."""
+        left: dict[int, Tier] = {0: "shared"} if self.strategy.saves_initially else {}
+        for tier, steps in self.saves.steps_of.items():
+            step = _last(steps, at)
+            if step is not None and step > self._lost_to.get(tier, -1):
+                left[step] = tier
+        newest = max(left, default=None)
+        return newest, "shared" if newest is None else left[newest]
 
     def _serve_notices(self, notices_h: Mapping[Rank, float], *, has_checkpoint: bool) -> dict[Rank, str]:
         """Charge what ranks do on notice of their death; returns the kind of recovery of those that lose nothing."""

@@ -176,7 +176,8 @@ def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
 def memory_bytes(config: Config, costs: Costs, cardinalities: Sequence[int]) -> int | None:
     """Bytes of the strategy's trackers, replicas and mirror besides the tables, an upper bound; None if unknown.
 
-    All PS ranks count as the one that needs most. With replicas there is a copy of all rows, each with a counter.
+    All PS ranks count as the one that needs most. With replicas there is a copy of all rows, each with a counter; with
+    saves in memory there are two.
     """
     strategy, tables = make_strategy(config.strategy, costs), tuple(cardinalities)
     tracked, row_bytes = tracked_tables(tables, config.metrics.num_tracked), 4 * _footprint(config).row_width
@@ -190,6 +191,7 @@ def memory_bytes(config: Config, costs: Costs, cardinalities: Sequence[int]) -> 
     )
     has_replicas = any(RECOVERIES[kind].needs_replicas for kind in strategy.recoveries)
     replica_bytes = has_replicas * sum(tables) * (row_bytes + _COUNTER_BYTES)
+    replica_bytes += 2 * ("memory" in strategy.tiers) * sum(tables) * row_bytes
     if strategy.groups is not None:
         replica_bytes += len(strategy.groups.members) * -(-sum(tables) // costs.num_ps) * row_bytes
     return of_rank * costs.num_ps + replica_bytes + mirrored * (row_bytes + MIRROR_INDEX_BYTES)

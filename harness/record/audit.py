@@ -90,7 +90,8 @@ class _Auditor:
         shares = [1 / started.num_ps if is_row_wise else rows / started.num_rows for rows in started.rank_rows]
         self._weights = dict(zip(ranks, shares, strict=True))
         self._since_samples = dict.fromkeys(ranks, 0)  # position from which a death of the rank loses samples
-        self._saved: Saved | None = None
+        self._checkpoints: dict[str, Saved] = {}  # the newest of each tier that no failure has lost
+        self._saves: list[Saved] = []  # that no rollback has undone
         self._losses: list[float] = []
         self._noticed: list[Noticed] = []  # that no rollback has undone
         self._kept: dict[str, str] = {}  # kinds of recovery of ranks that lose nothing, until they are recovered
@@ -104,6 +105,7 @@ class _Auditor:
         self._undropped: list[Recovered] = []  # whose drop of AUC may follow
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
         self._hangs = False  # whether one of these kills stopped a rank
+        self._loses_host = False  # whether one of these kills took a whole host
         self._returning: set[str] = set()  # nodes that have returned since the last Grown event
         self._failed_writes: list[str] = []  # ranks, of writes whose save is not on record yet
         self._spares_h = [0.0] * config["cluster"]["spares"]  # hour from which each spare is ready
@@ -208,7 +210,8 @@ class _Auditor:
             self._forbid_before(self._now_h(event) + event.save_h)
             self._hours["save"] += event.save_h
         self._add(event, *_PERSISTED)
-        self._saved = event
+        self._checkpoints[event.tier] = event
+        self._saves.append(event)
         if event.closes_interval:
             # A save in the background is committed late: a shard restored after its step counts from the restore.
             self._since_samples = {rank: max(since, event.samples) for rank, since in self._since_samples.items()}
@@ -222,10 +225,12 @@ class _Auditor:
         self._pass(event.step)
         if event.what == "save":
             moved = self._full_saves(event.payload_bytes, event.slowest_bytes)
-            prices_h = {"save": self._profile["o_save_h"] * moved + self._profile["o_save_fixed_h"]}
+            bytes_h = self._profile["o_save_h"] * moved * self._tier_frac(event.tier)
+            prices_h = {"save": bytes_h + self._profile["o_save_fixed_h"]}
         else:
             loads = event.payload_bytes or not all(map(is_trainer, self._dead)) or self._profile["trainer_load"]
             load_h = self._load_price_h(event.payload_bytes, event.slowest_bytes) if loads else 0.0
+            load_h *= self._tier_frac(event.tier)
             wait_h = self._regroup_h if self._repair_h is None else self._repair_h
             prices_h = {"reschedule": wait_h + self._detect_h, "load": load_h}
         spent_h = max(0.0, event.hour - self._now_h(event))
@@ -255,7 +260,7 @@ class _Auditor:
         self._totals["payload_bytes"] += sum(event.payload_bytes.values())
         self._add(event, *_PERSISTED)
         if event.sequence is not None and self._saved is not None:  # the same checkpoint under a new number
-            self._saved = replace(self._saved, sequence=event.sequence)
+            self._checkpoints[self._saved.tier] = replace(self._saved, sequence=event.sequence)
         self._noticed.append(event)
         self._kept |= event.kinds
 
@@ -292,7 +297,7 @@ class _Auditor:
         A save in the background is charged only its copy, and the wait until the previous save is on disk.
         """
         bytes_h = self._profile["o_save_h"] * self._full_saves(event.payload_bytes, event.slowest_bytes)
-        write_h = bytes_h + self._profile["o_save_fixed_h"]
+        write_h = bytes_h * self._tier_frac(event.tier) + self._profile["o_save_fixed_h"]
         if self._copy_frac is None:
             return write_h
         now_h = self._now_h(event)
@@ -330,6 +335,7 @@ class _Auditor:
         known_h = [hours for hours in (self._repair_h, event.repair_h) if hours is not None]
         self._repair_h = max(known_h, default=None)
         self._hangs |= event.loss == "mute"
+        self._loses_host |= event.lost_host is not None
         if self._has_processes and event.loss == "dead":
             self._expect(f"wait status of {event.rank}", event.machine.get("exitcode"), -9)
 
@@ -369,6 +375,8 @@ class _Auditor:
         self._totals.update(num_failures=1, num_lost_ranks=len(event.ranks))
         self._add(event, *_OF_UPDATES)
         num_rerun = 0  # samples
+        for tier in self._lost_tiers(event):
+            self._checkpoints.pop(tier, None)
         self._check_dense(event)
         if event.rollback:
             self._undo_lost(event)
@@ -387,7 +395,7 @@ class _Auditor:
         self._expect("lost_h", event.lost_h, lost_h)
         self._expect("reschedule_h", event.reschedule_h, self._reschedule_h(event) + self._detect_h)
         self._forbid_before(self._now_h(event) + event.load_h + event.reschedule_h)
-        self._repair_h, self._hangs, self._over_step = None, False, 0
+        self._repair_h, self._hangs, self._loses_host, self._over_step = None, False, False, 0
         for bucket in STALLS[1:]:
             self._hours[bucket] += getattr(event, f"{bucket}_h")
 
@@ -395,6 +403,25 @@ class _Auditor:
     def _detect_h(self) -> float:
         """Hours until the failure was noticed."""
         return max(self._profile["detect_death_h"], self._profile["detect_h"] if self._hangs else 0.0)
+
+    @property
+    def _saved(self) -> Saved | None:
+        """The newest checkpoint that no failure has lost."""
+        return max(self._checkpoints.values(), key=lambda event: event.sequence, default=None)
+
+    def _tier_frac(self, tier: str) -> float:
+        return 1.0 if tier == "shared" else self._profile["tier_frac"][tier]
+
+    def _lost_tiers(self, event: Recovered) -> list[str]:
+        """The tiers that are lost: memory with a rank and the next one, local disks with a node (strategy ``tiers``).
+
+        The dense network's copy in memory is at ``ps0``, and is needed if all trainers died.
+        """
+        numbers, has_trainers = {int(rank.removeprefix("ps")) for rank in _ps_of(event)}, event.dense == "kept"
+        is_pair = any((number + 1) % self._started.num_ps in numbers for number in numbers)
+        loses_node = self._loses_host or self._config["strategy"].get("kill_loses") == "node"
+        lost = ["memory"] if is_pair or (0 in numbers and not has_trainers) else []
+        return lost + (["disk"] if loses_node and (numbers or not has_trainers) else [])
 
     def _drop(self, event: Dropped) -> None:
         """A drop belongs to the last ``num_failures`` recoveries and names all their ranks; a rollback has no drop."""
@@ -480,9 +507,10 @@ class _Auditor:
             slowest = max(dense, started.row_bytes * max(started.rank_rows))
         self._expect("load_bytes", event.load_bytes, started.bytes_full if event.rollback else read)
         self._add(event, "load_bytes")
+        frac = self._tier_frac(self._saved.tier) if event.rollback and self._saved else 1.0
         if not (_ps_of(event) or event.dense in ("checkpoint", "rollback") or self._profile["trainer_load"]):
             return 0.0
-        return self._load_price_h(event.load_bytes, slowest)
+        return frac * self._load_price_h(event.load_bytes, slowest)
 
     def _load_price_h(self, load_bytes: int, slowest: int) -> float:
         is_by_bytes = self._profile["load"] == "by_bytes"
@@ -526,9 +554,11 @@ class _Auditor:
         for _, event in (each for each in self._losing if each[0] >= step):
             for name in _OF_UPDATES:
                 self._totals[name] -= getattr(event, name) or 0
-        for event in (each for each in self._noticed if each.step >= step):
+        undone = [each for each in self._saves if each.step > step]
+        for event in (*undone, *(each for each in self._noticed if each.step >= step)):
             for name in _PERSISTED:
                 self._totals[name] -= getattr(event, name) or 0
+        self._saves = [each for each in self._saves if each.step <= step]
         self._noticed = [each for each in self._noticed if each.step < step]
         self._losing = [each for each in self._losing if each[0] < step]
         self._pls = [each for each in self._pls if each[0] < rollback.resume_samples]

@@ -64,7 +64,7 @@ _CONFIG = _part(
         **dict.fromkeys(("detect_h", "detect_death_h"), float),
         **dict.fromkeys(("spare_o_res_h", "shrink_o_res_h", "network_gbps", "snapshot_gbps"), float | None),
         num_trainers=_Whole | None,
-        step_frac=dict[str, float] | None,
+        **dict.fromkeys(("step_frac", "tier_frac"), dict[str, float] | None),
         io_bound=str,
         storage_links=float | None,
         load=str,

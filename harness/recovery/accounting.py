@@ -14,7 +14,7 @@ from harness.core.events import BUCKETS, STALLS, Grown, Noticed, Recovered, Save
 from harness.core.faults import Injection
 from harness.core.lookup import BatchPlan
 from harness.core.overhead import FailureCost, Link, OverheadLedger, even_link_bytes
-from harness.core.plans import CHIEF, ParityGroups, Progress, Rank, RecoveryPlan, SavePlan
+from harness.core.plans import CHIEF, ParityGroups, Progress, Rank, RecoveryPlan, SavePlan, Tier
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger
 from harness.core.resumable import Resumable
 from harness.recovery.kinds import Restoration, UploadedRows
@@ -96,6 +96,7 @@ class Ledgers:
             loads=bool(plan.kinds) or reads_checkpoint(plan),
             num_ranks=takes_spares * len(plan.ranks),
             hangs=injection.hangs,
+            tier=progress.saved_tier if goes_back else "shared",
         )
 
     def recovery_bytes(self, plan: RecoveryPlan, upload_bytes: int = 0) -> tuple[int, int]:
@@ -173,18 +174,20 @@ class Accounting(Ledgers, Resumable):
             for rank, reply in written.items():
                 if reply.persisted_updates is not None and reply.persisted_tracked is not None:
                     self.updates.persisted(rank, reply.persisted_updates, reply.persisted_tracked)
-            self.updates.committed()
+            self.updates.committed(plan.tier)
         repeated = sum(reply.payload_bytes for reply in written.values() if reply.faults)
         payload, slowest = self.save_bytes(written, manifest.trainer.payload_bytes)
         save_h = 0.0
         if is_charged:
-            save_h = self.overhead.charge_save(payload, self.bytes_full, manifest.samples, self.link(slowest))
+            link = self.link(slowest)
+            save_h = self.overhead.charge_save(payload, self.bytes_full, manifest.samples, link, plan.tier)
             self.measured_s["save"] += stall_s
         return Saved(
             step=manifest.step,
             samples=manifest.samples,
             sequence=manifest.sequence,
             save=plan.kind,
+            tier=plan.tier,
             closes_interval=plan.closes_interval,
             charged=is_charged,
             payload_bytes=payload,
@@ -205,10 +208,10 @@ class Accounting(Ledgers, Resumable):
         by_rank = [reply.payload_bytes * (2 if reply.faults else 1) for reply in written.values()]
         return dense_bytes + sum(by_rank), max(dense_bytes, *by_rank)
 
-    def save_prices_h(self, written: Mapping[Rank, Written]) -> dict[str, float]:
-        """The hours that training waits for a save, by bucket, before the dense network is written."""
+    def save_prices_h(self, written: Mapping[Rank, Written], tier: Tier) -> dict[str, float]:
+        """The hours that training waits for a save in ``tier``, by bucket, before the dense network is written."""
         payload, slowest = self.save_bytes(written, self.dense_bytes)
-        return self.overhead.save_prices_h(payload, self.bytes_full, self.link(slowest))
+        return self.overhead.save_prices_h(payload, self.bytes_full, self.link(slowest), tier)
 
     def charge_notice(
         self,
@@ -273,7 +276,7 @@ class Accounting(Ledgers, Resumable):
                 self.updates.lost(rank, in_flight.get(rank, (0, 0)), uploaded[rank].updates) for rank in losing(plan)
             ]
             if goes_back:
-                lost.append(self.updates.rolled_back())
+                lost.append(self.updates.rolled_back(progress.saved_tier))
         return Recovered(
             step=progress.step,
             samples=progress.samples,

@@ -4,7 +4,7 @@ A save begins at a boundary. It is committed there or, with ``save.mode=async``,
 is due. The checkpoint exists when the supervisor has written its manifest, and not before.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import NO_ROWS, Save, Written
 from harness.cluster.supervisor_client import SupervisorClient
-from harness.core.plans import CHIEF, Progress, Rank, SavePlan
+from harness.core.plans import CHIEF, Progress, Rank, SavePlan, Tier
 from harness.core.resumable import Resumable
 from harness.recovery.accounting import Accounting
 from harness.recovery.injections import Injections
@@ -28,7 +28,7 @@ class Checkpointer(Resumable):
     """Begins saves and commits them. One save is under way at a time.
 
     Attributes:
-        newest: the manifest of the newest checkpoint; None before the first.
+        newest: the manifest of the newest checkpoint, which a failure may have lost since; None before the first.
         saving: the position of the run when the save under way began; None without one.
 
     Args:
@@ -37,7 +37,7 @@ class Checkpointer(Resumable):
         dense_optimizer: the optimizer's name, recorded in the file of the dense network.
     """
 
-    _state = ("newest", "_held_by_store")
+    _state = ("newest", "_held_by_store", "_lost")
     _state_types = (Manifest, FileRecord)
 
     requests: Requests
@@ -56,6 +56,7 @@ class Checkpointer(Resumable):
     def __post_init__(self) -> None:
         self._held_by_store = self.store.held(CHIEF)
         self.newest: Manifest | None = None
+        self._lost: list[int] = []  # sequences of checkpoints, since the newest was committed
         self.saving: Progress | None = None
         self._dense: Future[FileRecord] | None = None  # the dense network's part of the save under way
         self._requests: Mapping[Rank, Save] = {}  # that began the save under way
@@ -65,6 +66,22 @@ class Checkpointer(Resumable):
     def _sequence(self) -> int:
         """The number of the save under way, or of the next one."""
         return self.newest.sequence + 1 if self.newest else 0
+
+    @property
+    def _left(self) -> tuple[Manifest, ...]:
+        """The newest checkpoint of each tier that no failure has lost, newest first."""
+        held = () if self.newest is None else (self.newest, *self.newest.others)
+        return tuple(each for each in held if each.sequence not in self._lost)
+
+    @property
+    def newest_left(self) -> Manifest | None:
+        """The newest checkpoint that no failure has lost."""
+        return next(iter(self._left), None)
+
+    def lose(self, tiers: Collection[Tier]) -> Manifest | None:
+        """Note that the checkpoints in ``tiers`` are lost, so that none is read again; returns the newest left."""
+        self._lost += [each.sequence for each in self._left if each.tier in tiers]
+        return self.newest_left
 
     def give_up(self) -> None:
         """Abandon the save under way, if any: wait for its thread, then discard the dense network's part."""
@@ -96,7 +113,8 @@ class Checkpointer(Resumable):
             for rank in self.ranks
         }
         written: dict[Rank, Written] = await (wait := self.requests.ask(self._requests, progress))
-        while progress.step and await self.interrupts.strikes_save(written, progress):  # the first save costs nothing
+        # The first save costs nothing.
+        while progress.step and await self.interrupts.strikes_save(written, progress, plan.tier):
             written = await self.requests.ask_again(wait.sent, progress)
         self.accounting.freeze()
         for kind in self.recoveries:
@@ -137,11 +155,13 @@ class Checkpointer(Resumable):
             config_hash=self.config_hash,
             shards={rank: reply.records for rank, reply in written.items()},
             trainer=self._dense.result(),
+            tier=plan.tier,
+            others=tuple(replace(each, others=()) for each in self._left if each.tier != plan.tier),
         )
         self.injections.record_write_faults(written)
         self.injections.strike("manifest")  # all files are on disk: the save counts, even if a rank dies now
         self.supervisor.commit(manifest)
-        self.newest, self.saving, self._dense = manifest, None, None
+        self.newest, self.saving, self._dense, self._lost = manifest, None, None, []
         for kind in self.recoveries:
             kind.committed()
         stall_s = self.supervisor.clock() - began_s + sum(reply.waited_s for reply in written.values())

@@ -70,7 +70,7 @@ class Failover:
                 reschedule_s += since_s - began_s
                 self._waits_since_s = since_s
                 loss = self._loss(dead, progress)
-                takes_trainers = self.injections.has_taken_trainers
+                takes_trainers = self.injections.not_charged.takes_trainers
                 kept = self.notices.kinds
                 plan = plan_recovery(self.strategy, dead, loss.progress, takes_trainers=takes_trainers, kept=kept)
                 if rolls_back(plan):
@@ -103,9 +103,10 @@ class Failover:
         self.cluster.replace(lost.ranks)
 
     def _loss(self, dead: frozenset[Rank], progress: Progress) -> LostRanks:
-        newest = self.checkpointer.newest
-        committed = replace(progress, saved_step=newest and newest.step, saved_samples=newest and newest.samples)
         ranks, handed_over = frozenset(filter(is_ps, dead)), self.notices.handed_over()
+        newest = self.checkpointer.lose(self.strategy.lost_tiers(ranks, self.injections.not_charged))
+        committed = replace(progress, saved_step=newest and newest.step, saved_samples=newest and newest.samples)
+        committed = replace(committed, saved_tier=newest.tier if newest else "shared")
         at_loss = self.accounting.with_loss_of(ranks - self.notices.kinds.keys(), committed)
         return LostRanks(ranks=ranks, progress=at_loss, checkpoint=newest, handed_over=handed_over)
 

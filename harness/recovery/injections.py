@@ -164,12 +164,7 @@ class Injections(Resumable):
             self._is_suspended = False
 
     @property
-    def has_taken_trainers(self) -> bool:
-        """Whether the failure that is not charged yet killed all trainers."""
-        return self._injection.takes_trainers
-
-    @property
-    def injection(self) -> Injection:
+    def not_charged(self) -> Injection:
         """The facts of all losses since the last failure that was charged, merged into one failure."""
         return self._injection
 

@@ -7,9 +7,10 @@ from harness.cluster.protocol import Written
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.events import Interrupted
 from harness.core.faults import FaultTime
-from harness.core.plans import Progress, Rank, RecoveryPlan
+from harness.core.plans import Progress, Rank, RecoveryPlan, Tier
 from harness.recovery.accounting import Accounting
 from harness.recovery.injections import Injections
+from harness.recovery.recoveries import rolls_back
 
 
 @dataclass(kw_only=True, eq=False)
@@ -22,50 +23,59 @@ class Interrupts:
     Args:
         to_come: the faults to come, with their numbers, by hour; none without ``trace.interrupts``.
         take: marks the first of them as taken.
-        expect_loss: measures the model before a loss.
+        expect_losses: measures the model before the faults with these numbers.
     """
 
     to_come: Callable[[], Sequence[tuple[int, FaultTime]]]
     take: Callable[[Sequence[int]], None]
-    expect_loss: Callable[[], Awaitable[None]]
+    expect_losses: Callable[[Sequence[int]], Awaitable[None]]
     injections: Injections
     accounting: Accounting
     supervisor: SupervisorClient
 
-    async def strikes_save(self, written: Mapping[Rank, Written], progress: Progress) -> bool:
-        """Whether a failure struck before the save was over that the ranks have ``written`` their parts of."""
+    async def strikes_save(self, written: Mapping[Rank, Written], progress: Progress, tier: Tier) -> bool:
+        """Whether a failure struck before the save in ``tier`` was over, of which the ranks have ``written`` parts."""
         if not self.to_come():
             return False
-        prices_h = self.accounting.save_prices_h(written)
+        prices_h = self.accounting.save_prices_h(written, tier)
         if self._spent_h(prices_h, progress) is None:
             return False
-        await self.expect_loss()
+        await self.expect_losses([self._due()[-1][0]])
         sizes = self.accounting.save_bytes(written, self.accounting.dense_bytes)
-        return self._strike("save", prices_h, sizes, progress)
+        return self._strike("save", prices_h, sizes, progress, tier)
 
     def strikes_recovery(self, plan: RecoveryPlan, progress: Progress, upload_bytes: int) -> bool:
         """Whether a failure struck before the recovery was over that has just been carried out by ``plan``."""
-        prices_h = self.accounting.recovery_prices_h(plan, progress, self.injections.injection, upload_bytes)
-        return self._strike("recovery", prices_h, self.accounting.recovery_bytes(plan, upload_bytes), progress)
+        prices_h = self.accounting.recovery_prices_h(plan, progress, self.injections.not_charged, upload_bytes)
+        sizes = self.accounting.recovery_bytes(plan, upload_bytes)
+        tier = progress.saved_tier if rolls_back(plan) else "shared"
+        return self._strike("recovery", prices_h, sizes, progress, tier)
 
     def _spent_h(self, prices_h: Mapping[str, float], progress: Progress) -> dict[str, float] | None:
-        hour = next((fault.hour for _, fault in self.to_come() if fault.loses_ranks), None)
-        return None if hour is None else self.accounting.overhead.spent_by(hour, progress.samples, prices_h)
+        due = self._due()
+        return self.accounting.overhead.spent_by(due[-1][1].hour, progress.samples, prices_h) if due else None
 
-    def _strike(self, what: str, prices_h: Mapping[str, float], sizes: tuple[int, int], progress: Progress) -> bool:
+    def _due(self) -> Sequence[tuple[int, FaultTime]]:
+        """The faults to come up to the first that loses ranks; none if none does."""
+        faults = self.to_come()
+        return faults[: next((place + 1 for place, (_, fault) in enumerate(faults) if fault.loses_ranks), 0)]
+
+    def _strike(
+        self, what: str, prices_h: Mapping[str, float], sizes: tuple[int, int], progress: Progress, tier: Tier
+    ) -> bool:
         spent_h = self._spent_h(prices_h, progress)
         if spent_h is None:
             return False
-        faults = self.to_come()
-        num_due = 1 + next(place for place, (_, fault) in enumerate(faults) if fault.loses_ranks)
-        due = [number for number, _ in faults[:num_due]]
+        due = self._due()
+        numbers = [number for number, _ in due]
         self.accounting.overhead.charge_spent(spent_h)
         self.supervisor.record(
             Interrupted(
                 step=progress.step,
                 samples=progress.samples,
                 what=what,
-                hour=faults[num_due - 1][1].hour,
+                tier=tier,
+                hour=due[-1][1].hour,
                 payload_bytes=sizes[0],
                 slowest_bytes=sizes[1],
                 save_h=spent_h.get("save", 0.0),
@@ -73,6 +83,6 @@ class Interrupts:
                 reschedule_h=spent_h.get("reschedule", 0.0),
             )
         )
-        self.take(due)
-        self.injections.carry_out(due)
+        self.take(numbers)
+        self.injections.carry_out(numbers)
         return True

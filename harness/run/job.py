@@ -111,10 +111,20 @@ class Job:
         self.boundaries = Boundaries(run_spec, faults, self.progress, self.accounting.overhead)
         self.requests = Requests(cluster, self.recoveries, self.injections)
         self.network = _make_network(run_spec, cluster)
+        self.drops = Drops(
+            num_samples=run_spec.num_recovery_samples,
+            score=lambda num_samples: self.evaluator.score(self.progress(), num_samples),
+            accounting=self.accounting,
+            injections=self.injections,
+            supervisor=supervisor,
+            progress=self.progress,
+            repeats_exactly=run_spec.strategy.repeats_exactly,
+            rows=self._make_row_reader() if config.eval.movement else None,
+        )
         self.interrupts = Interrupts(
             to_come=self.boundaries.to_come if config.trace.interrupts else lambda: (),
             take=self.boundaries.take_faults,
-            expect_loss=lambda: self.drops.expect(is_lost=True),
+            expect_losses=self.drops.expect,
             injections=self.injections,
             accounting=self.accounting,
             supervisor=supervisor,
@@ -133,22 +143,12 @@ class Job:
         self.evaluator = Evaluator(
             run_spec, self.network, self.client, on_batch=lambda: supervisor.advanced(self.steps.step)
         )
-        self.drops = Drops(
-            num_samples=run_spec.num_recovery_samples,
-            score=lambda num_samples: self.evaluator.score(self.progress(), num_samples),
-            accounting=self.accounting,
-            injections=self.injections,
-            supervisor=supervisor,
-            progress=self.progress,
-            repeats_exactly=run_spec.strategy.repeats_exactly,
-            rows=self._make_row_reader() if config.eval.movement else None,
-        )
         self.resume_points = self._make_resume_points()
 
     def progress(self) -> Progress:
-        """The present position of the run. Its save is the one under way or, if none is, the newest checkpoint."""
+        """The present position of the run. Its save is the one under way or, if none is, the newest one not lost."""
         batch_size = self.run_spec.config.trainer.batch_size
-        save = self.checkpointer.saving or self.checkpointer.newest
+        save = self.checkpointer.saving or self.checkpointer.newest_left
         return Progress(
             step=self.steps.step,
             samples=self.steps.step * batch_size,

@@ -76,9 +76,13 @@ def needs_of(run_spec: RunSpec) -> Needs:
     most_delta = max((size for kind, size in zip(kinds, saves, strict=True) if kind != "full"), default=None)
     checkpoint_bytes = full_bytes if most_delta is None else 2 * full_bytes + most_delta
     save_bytes = checkpoint_bytes + full_bytes + (most_delta or 0)  # and the save under way
-    written_bytes, merged_bytes = sum(saves), 0 if most_delta is None else full_bytes  # a rank merges in memory
+    others_bytes = (len(strategy.tiers) - 1) * full_bytes  # the newest checkpoints in other tiers
+    num_failures = len({fault.step for fault in run_spec.planned_faults})
+    num_times = num_failures + 1 if others_bytes else 1  # a rollback repeats saves of lost tiers
+    written_bytes = num_times * sum(saves)
+    merged_bytes = 0 if most_delta is None else full_bytes  # a rank merges in memory
     if run_spec.store_kind == "memory":
-        written_bytes, merged_bytes = 0, min(sum(saves), save_bytes)
+        written_bytes, merged_bytes = 0, min(sum(saves), save_bytes + others_bytes)
         point_bytes += merged_bytes
     flop = 6 * run_spec.footprint.num_parameters * config.trainer.batch_size
     step_s = STEP_S + flop / (FLOP_PER_S * config.trainer.num_threads)
@@ -86,11 +90,11 @@ def needs_of(run_spec: RunSpec) -> Needs:
         step_s += MESSAGE_S * config.num_ps
     seconds = START_S + run_spec.num_rows / ROWS_PER_S + run_spec.num_steps * step_s
     seconds += written_bytes / DISK_BYTES_PER_S + SAVE_S * len(saves)
-    seconds += RECOVERY_S * len({fault.step for fault in run_spec.planned_faults})
+    seconds += RECOVERY_S * num_failures
     has_points = config.resume.every_s is not None and 10 * seconds > config.resume.every_s
     # The newest, one that the resume point still needs, the save under way. On a busy machine a run may take ten times
     # as long, and then has resume points too.
-    held_bytes = (config.store.keep + has_points - 1) * checkpoint_bytes + save_bytes
+    held_bytes = (config.store.keep + has_points - 1) * checkpoint_bytes + save_bytes + (1 + has_points) * others_bytes
     model_bytes = full_bytes if config.store.keep_finished else 0
     return Needs(
         least_memory_bytes=full_bytes + counts_bytes,
@@ -98,6 +102,8 @@ def needs_of(run_spec: RunSpec) -> Needs:
         written_bytes=written_bytes,
         disk_bytes=min(written_bytes, held_bytes) + (1 + has_points) * point_bytes + model_bytes,
         least_disk_bytes=min(written_bytes, full_bytes * min(kinds.count("full"), config.store.keep + 1)),
-        kept_bytes=min(written_bytes, config.store.keep * checkpoint_bytes) + model_bytes if model_bytes else 0,
+        kept_bytes=min(written_bytes, config.store.keep * checkpoint_bytes + others_bytes) + model_bytes
+        if model_bytes
+        else 0,
         seconds=seconds,
     )

@@ -300,15 +300,15 @@ class RunSpec:
 
     @property
     def memory_bytes(self) -> int | None:
-        """An upper bound of the bytes of tracker, replica and parity in a PS rank: the largest of each.
+        """An upper bound of the bytes of tracker, replica, parity and saves in memory at a PS rank: the most of each.
 
         None if the tracker's size is unknown.
         """
         num_bytes = tracker_bytes(self.tracker_spec, self.placement, self.model.row_values)
         if num_bytes is None:
             return None
-        if self.strategy.groups is not None:
-            num_bytes += max(self.rank_rows) * self.row_bytes
+        num_copies = (self.strategy.groups is not None) + 2 * ("memory" in self.strategy.tiers)
+        num_bytes += num_copies * max(self.rank_rows) * self.row_bytes
         if not self.keeps_replicas:
             return num_bytes
         copied_bytes = num_copied_bytes(max(self.rank_rows), self.footprint.row_width, has_counts=self.counts_updates)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 import xxhash
 
 from harness.core.errors import Damaged, StoreError
+from harness.core.plans import Tier
 
 FORMAT_VERSION = 3
 """Version of the content files and of the manifest, raised together whenever either changes."""
@@ -182,6 +183,8 @@ class Manifest(Described):
             are newer than the other ranks' files, so a rollback does not read them.
         trainer: the dense network's file: parameters, state of their optimizer, and position. Random streams follow
             from seed and position.
+        tier: where the checkpoint is kept (``harness.core.plans.Tier``). All tiers are emulated in one store.
+        others: the newest checkpoint in each other tier, newest first, whose files are kept too.
     """
 
     _title = "a manifest"
@@ -194,6 +197,8 @@ class Manifest(Described):
     shards: Mapping[str, tuple[FileRecord, ...]]
     trainer: FileRecord
     noticed: Mapping[str, tuple[FileRecord, ...]] = field(default_factory=dict)
+    tier: Tier = "shared"
+    others: tuple[Self, ...] = ()
     version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -216,15 +221,18 @@ class Manifest(Described):
     @property
     def files(self) -> tuple[FileRecord, ...]:
         noticed = (record for records in self.noticed.values() for record in records)
-        return (*(record for records in self.shards.values() for record in records), *noticed, self.trainer)
+        others = (record for other in self.others for record in other.files)
+        return (*(record for records in self.shards.values() for record in records), *noticed, self.trainer, *others)
 
     def newest_of(self, rank: str) -> tuple[FileRecord, ...]:
         """The files with the newest saved version of each row of ``rank``, in restore order."""
         return (*self.shards[rank], *self.noticed.get(rank, ()))
 
     def to_text(self) -> str:
-        """See Described. The JSON leaves ``noticed`` out if it is empty."""
-        return sealed({name: value for name, value in vars(self).items() if name != "noticed" or value})
+        """See Described. The JSON leaves ``noticed`` and ``others`` out if they are empty, and the tier ``shared``."""
+        left_out = {name for name in ("noticed", "others") if not getattr(self, name)}
+        left_out |= {"tier"} if self.tier == "shared" else set()
+        return sealed({name: value for name, value in vars(self).items() if name not in left_out})
 
     @classmethod
     def _of(cls, fields: dict[str, Any]) -> Self:
@@ -233,7 +241,8 @@ class Manifest(Described):
             for name in ("shards", "noticed")
         )
         trainer = FileRecord(**fields["trainer"])
-        return cls(**{**fields, "shards": shards, "noticed": noticed, "trainer": trainer})
+        others = tuple(cls._of(other) for other in fields.get("others", ()))
+        return cls(**{**fields, "shards": shards, "noticed": noticed, "trainer": trainer, "others": others})
 
 
 def _plain(record: object) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def test_fallback_happens_where_partial_recovery_costs_no_less() -> None:
 def test_recovery_names_the_dead_and_only_full_rollbacks() -> None:
     """full: everything from the checkpoint. never_save: initial values. All others: the dead shards' newest rows."""
     rare = {"full": "rollback", "differential": "rollback", "never_save": "initial", "cpr_mirror": "mirror"}
-    rare |= {"buddy": "replica", "parity": "parity"}
+    rare |= {"buddy": "replica", "parity": "parity", "tiers": "rollback"}
     for name in sorted(set(ALL) - {"none"}):
         kind = rare.get(name, "checkpoint")
         assert make(name).plan_recovery(DEAD, at(9)).kinds == dict.fromkeys(DEAD, kind)

@@ -119,7 +119,7 @@ COLUMNS = (
 """Of a row of the table: all that is no time of this machine and no name of a file."""
 
 
-LATER = ("step_parts", "steps_h", "slowest_bytes", "movement")
+LATER = ("step_parts", "steps_h", "slowest_bytes", "tier", "movement")
 """Fields of events that are younger than the records, and that no price or key of these runs fills."""
 
 

@@ -29,6 +29,7 @@ NUM_STEPS, BATCH, NUM_PS = 400, 8, 4
 COSTS = replace(
     CPR56, mtbf_h=5.6, o_save_h=0.1, o_load_h=0.04, o_res_h=0.05, num_ps=NUM_PS, total_samples=NUM_STEPS * BATCH
 )
+COSTS = replace(COSTS, tier_frac={"disk": 1.0, "memory": 1.0})
 JOB = Job(
     costs=COSTS,
     batch_size=BATCH,
@@ -56,10 +57,12 @@ def draw_strikes(rng: random.Random) -> tuple[PlannedFault, ...]:
 def walk(strategy: Strategy, planned_kills: Sequence[PlannedFault]) -> tuple[float, float, int, int]:
     """(PLS, lost hours, bytes saved, saves): every step run, lost steps run again, every boundary asked."""
     pending = {planned_kill.step: planned_kill for planned_kill in planned_kills}
-    step, saved_step, lost_steps, num_bytes, num_saves = 0, 0, 0, 0, 0
+    step, lost_steps, num_bytes, num_saves = 0, 0, 0, 0
+    held: dict[str, int] = {"shared": 0}
     since = dict.fromkeys(JOB.weights, 0)
     pls_samples = 0
     while True:
+        saved_step = max(held.values())
         progress = Progress(
             step=step,
             samples=step * BATCH,
@@ -70,11 +73,14 @@ def walk(strategy: Strategy, planned_kills: Sequence[PlannedFault]) -> tuple[flo
         )
         plan = strategy.plan_save(progress) if step > saved_step else None
         if plan:
-            saved_step, num_saves = step, num_saves + 1
+            held[plan.tier], num_saves = step, num_saves + 1
             num_bytes += {"priority": 160, "tracked": 120, "with_mirror": 200}.get(plan.kind, 1000)
             if plan.closes_interval:
                 since = dict.fromkeys(since, step)
         planned_kill = pending.pop(step, None)
+        for tier in strategy.lost_tiers(frozenset(planned_kill.ranks), planned_kill.injection) if planned_kill else ():
+            held.pop(tier, None)
+        saved_step = max(held.values())
         recovery = planned_kill and strategy.plan_recovery(frozenset(planned_kill.ranks), progress)
         if recovery and "rollback" in recovery.kinds.values():
             lost_steps, step = lost_steps + step - saved_step, saved_step
@@ -104,9 +110,11 @@ def test_the_simulator_equals_a_walk_over_every_boundary(name: str) -> None:
     for interval in (None, 1, 8, 60, 250, 801, 3192, 5000):
         untracked = "interval" if name == "cpr_mirror" else rng.choice(["priority", "interval"])
         settings = {"interval_samples": interval, "r": rng.choice([0.125, 0.3, 0.1, 1.0]), "untracked": untracked}
+        tiers = {f"{tier}_samples": rng.choice([None, 8, 30, 70, 500]) for tier in ("memory", "disk")}
+        settings |= {**tiers, "kill_loses": rng.choice(["process", "node"])}
         own = {key: value for key, value in settings.items() if key in OPTIONS[name].model_fields}
         strategy = make_strategy(options_of(name, **own), COSTS)
-        for _ in range(2):
+        for _ in range(10 if name == "tiers" else 2):
             planned_kills = draw_strikes(rng)
             outcome = simulate(strategy, JOB, planned_kills)
             pls, lost_h, num_bytes, num_saves = walk(strategy, planned_kills)

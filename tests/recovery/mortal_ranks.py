@@ -10,7 +10,7 @@ from harness.cluster.parity import bits_of
 from harness.cluster.protocol import CopyShard, Request, Save
 from harness.cluster.server import RankServer
 from harness.config.model import Config
-from harness.core.events import Event, Finished, Saved
+from harness.core.events import Event, Finished, Recovered, Saved
 from harness.core.plans import ParityGroups
 from harness.run.assemble import Parts
 from tests.runs import changed, run
@@ -96,7 +96,13 @@ def outstanding(events: list[Event]) -> int:
     """Updates that according to the ledger are neither persisted nor lost."""
     finished = events[-1]
     assert isinstance(finished, Finished)
-    persisted = sum(event.persisted_updates or 0 for event in events if isinstance(event, Saved))
+    saves: list[Saved] = []  # that no rollback has undone
+    for event in events:
+        if isinstance(event, Saved):
+            saves.append(event)
+        elif isinstance(event, Recovered) and event.rollback:
+            saves = [save for save in saves if save.step <= event.resume_step]
+    persisted = sum(event.persisted_updates or 0 for event in saves)
     return (finished.applied_updates or 0) - persisted - (finished.lost_updates or 0)
 
 

@@ -70,6 +70,7 @@ EXCLUDED: tuple[tuple[Row, str], ...] = (
     ({"trace": "shrink", "spares": "1"}, "cluster.spares: expected 0 with cluster.on_loss=shrink, got 1"),
     ({"trace": "shrink", "hosts": "three"}, "expected a PS rank between two steps with cluster.on_loss=shrink"),
     ({"strategy": "cpr_mirror", "notice": "save"}, "cluster.on_notice: expected none or handover for strategy"),
+    ({"strategy": "tiers", "options": "other", "notice": "save"}, "with several tiers, got save; the checkpoint"),
     ({"hosts": "three", "spares": "1"}, "host1: expected cluster.spares=0, got 1"),
     ({"hosts": "three", "strategy": "none"}, ""),  # which meets no failure
     *(
@@ -101,6 +102,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "cpr_vanilla": {"interval_samples": None, "pls_target": 1e-4},  # acts as full
     "buddy": {"interval_samples": None},
     "parity": {"interval_samples": None, "group_size": 1},
+    "tiers": {"memory_samples": 8, "disk_samples": 20, "kill_loses": "node"},
     **{name: {"untracked": "interval"} for name in ("cpr_mfu", "cpr_random", "cpr_ssu")},
 }
 """Options of a strategy under ``options: other``."""
@@ -199,6 +201,8 @@ def config_of(row: Row, data: Path, folder: Path) -> Config:
     if row["trace"] == "interrupts":
         config = changed(config, **{f"profile__{price}": 1.0 for price in ("o_save_h", "o_load_h", "o_res_h")})
     config = changed(config, **OF_MODEL.get(row["model"], {}))
+    if row["strategy"] == "tiers":
+        config = changed(config, profile__tier_frac={"disk": 0.3, "memory": 0.05})
     if "interval_samples" in type(config.strategy).model_fields:
         config = saving_every(config, 4 * SAVE_STEPS)
     config = changed(config, strategy__restore_optimizer=row["restore"])
@@ -222,7 +226,9 @@ def is_exact(row: Row) -> bool:
     options, strategy = row["options"], row["strategy"]
     if row["cache"] == "stale" and row["notice"] != "none" and strategy != "none":
         return False  # copies go out at each notice
-    if strategy in ("none", "full") or (strategy, options) in (("differential", "default"), ("cpr_vanilla", "other")):
+    if strategy in ("none", "full", "tiers"):
+        return True
+    if (strategy, options) in (("differential", "default"), ("cpr_vanilla", "other")):
         return True
     if strategy in ("buddy", "parity"):  # in a phase a rank may die together with one of its group
         return row["trace"] in (("deaths", "phases", "wall") if strategy == "buddy" else ("deaths", "wall"))

@@ -14,7 +14,7 @@ import pytest
 import analysis
 from harness.config.model import Config
 from harness.core.errors import RunFailed
-from harness.core.events import BUCKETS, Evaluated, Finished, Noticed, Recovered
+from harness.core.events import BUCKETS, Evaluated, Finished, Noticed, Recovered, Saved, Trained
 from harness.core.overhead import o_part_h, steps_h
 from harness.core.plans import Progress, RecoveryPlan
 from harness.core.seeds import generator
@@ -98,7 +98,7 @@ def test_a_long_notice_makes_a_death_harmless(
     config: Config, tmp_path: Path, name: str, on_notice: str, on_loss: str
 ) -> None:
     """A run ends bit-equal to no failure, and is charged as the simulator says, which takes all rows for updated."""
-    if on_notice == "save" and name in ("never_save", "cpr_mirror"):
+    if on_notice == "save" and name in ("never_save", "cpr_mirror", "tiers"):
         return  # no checkpoint to which rows can be added; refused
     of_run = {"strategy__name": name, "cluster__on_loss": on_loss, **OF_STRATEGY.get(name, {})}
     config = told(config, tmp_path, LONG_S, on_notice, **of_run)
@@ -166,6 +166,77 @@ def test_without_a_notice_nothing_is_done(config: Config, tmp_path: Path) -> Non
         for number, how in enumerate([("", "none"), (0, "handover"), (LONG_S, "none")])
     ]
     assert records[0] == records[1] == records[2]
+
+
+TIERS: dict[str, Any] = {
+    "strategy__name": "tiers",
+    "strategy__interval_samples": 80,  # 20 of 64 steps
+    "profile__tier_frac": {"disk": 0.3, "memory": 0.05},
+}
+LOSSES = "11.375,ps1\n14.875,ps1\n14.875,ps2\n30.625,host2\n33.25,ps0\n33.25,ps1\n48.125,ps3\n48.125,ps0\n"
+
+
+def test_with_the_shared_disk_alone_tiers_is_full(config: Config, tmp_path: Path) -> None:
+    """Law: the record is that of ``full``, but for the names."""
+    config = changed(config, data__max_train_samples=256, strategy__interval_samples=60)
+    full, tiers = (facts(run(changed(config, strategy__name=name), tmp_path / name)[1]) for name in ("full", "tiers"))
+    names = {"strategy", "config_hash"}
+    assert [{k: v for k, v in each.items() if k not in names} for each in full] == [
+        {k: v for k, v in each.items() if k not in names} for each in tiers
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kill_loses", "resumed"),
+    [
+        ("process", [(13, 13), (17, 10), (35, 35), (38, 20), (55, 50)]),  # the disk that has step 30 went with host2
+        ("node", [(13, 13), (17, 0), (35, 35), (38, 20), (55, 40)]),
+    ],
+)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_rollback_reads_the_newest_save_that_is_left(
+    config: Config, tmp_path: Path, kill_loses: str, mode: str, resumed: list[tuple[int, int]]
+) -> None:
+    """Law: of memory, unless a rank and its buddy die, and of local disks, unless a node is lost.
+
+    Run, simulator and audit agree.
+    Saves are due in memory at each step, on local disks at every 10th, and on the shared disk at every 20th.
+    """
+    config = changed(config, **TIERS, data__max_train_samples=256, cluster__hosts=("a", "b", "c"), save__mode=mode)
+    config = changed(config, strategy__memory_samples=4, strategy__disk_samples=40, strategy__kill_loses=kill_loses)
+    config = under(config, tmp_path, f"hour,rank\n{LOSSES}")
+    found, events = run(config, tmp_path / "run")
+    calm, _ = run(changed(config, strategy__name="none"), tmp_path / "calm")
+    recovered = [event for event in events if isinstance(event, Recovered)]
+    assert [(event.step, event.resume_step) for event in recovered] == resumed
+    assert (outcome(found), found.pls, found.lost_updates) == (outcome(calm), 0.0, 0)
+    assert found.applied_updates == calm.applied_updates
+    tiers = {event.sequence: event.tier for event in events if isinstance(event, Saved)}
+    fracs = {"shared": 1.0, **config.profile.tier_frac}  # pyright: ignore[reportGeneralTypeIssues] - it is given
+    assert [event.load_h for event in recovered] == pytest.approx(
+        [config.profile.o_load_h * fracs[tiers[event.sequence or 0]] for event in recovered]
+    )
+    run_spec = RunSpec(config)
+    simulated = simulate(run_spec.strategy, job_of(config), run_spec.planned_faults)
+    assert found.num_saves == simulated.num_saves > 63, "lost saves are made and charged again"
+    for bucket in BUCKETS[:-1]:
+        assert getattr(found, f"{bucket}_h") == pytest.approx(getattr(simulated, f"{bucket}_h"), rel=1e-12), bucket
+    place = next(place for place, event in enumerate(events) if isinstance(event, Saved) and event.step == 20)
+    for lie in ({"tier": "memory"}, {"tier": "disk"}):
+        lying = [*events[:place], altered(events[place], **lie), *events[place + 1 :]]
+        problems = analysis.check(lying, config.model_dump(mode="json"))
+        assert any("save_h is" in line for line in problems)
+        assert any("resume_samples is" in line for line in problems)
+
+
+def test_saves_in_memory_at_each_step_leave_nothing_to_repeat(config: Config, tmp_path: Path) -> None:
+    """Law: while no rank dies together with its buddy."""
+    config = changed(config, **TIERS, data__max_train_samples=256, strategy__memory_samples=4)
+    config = under(config, tmp_path, "hour,rank\n9,ps1\n21,ps0\n21,ps2\n37,ps3\n50.2,ps1\n")
+    found, events = run(config, tmp_path / "run")
+    calm, _ = run(changed(config, strategy__name="none"), tmp_path / "calm")
+    assert (outcome(found), found.lost_h, found.num_failures) == (outcome(calm), 0.0, 4)
+    assert [event.rerun for event in events if isinstance(event, Trained)].count(True) == 0
 
 
 ALL_PRICES = {

@@ -100,6 +100,7 @@ _STRATEGIES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "differential": {"bits": (32, 8, 4, 2), "recovery": ("full", "partial")},
     "buddy": {},
     "parity": {"group_size": (None, 1)},
+    "tiers": {},
 }
 """Every strategy, and values of its options."""
 _SAVES_ONCE = ("none", "never_save", "buddy", "parity")
