@@ -1,6 +1,7 @@
 """The parser of run.py, made from commands.toml. Imports nothing heavy, so that ``--help`` takes 0.2 s."""
 
 import argparse
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -66,13 +67,6 @@ def pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-class Pairs(argparse.Action):
-    """Stores the values of an option of type :func:`pair` as a dictionary."""
-
-    def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, option: object = None) -> None:
-        setattr(namespace, self.dest, dict(values))
-
-
 def path(text: str) -> Path:
     """``text`` as a path (``harness.files.expanded``). Raises ArgumentTypeError."""
     try:
@@ -86,33 +80,16 @@ def word(text: str) -> str:
     return text if "=" in text else str(path(text))
 
 
-def count(text: str) -> int:
-    """``text`` as a whole number >= 1. Raises ValueError."""
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
+def _number(kind: Callable[[str], float], is_right: Callable[[float], bool], words: str) -> Callable[[str], float]:
+    """The type of an option that is a number; argparse says ``words`` of a wrong one."""
 
+    def number(text: str) -> float:
+        if not is_right(value := kind(text)):
+            raise ValueError(text)
+        return value
 
-def positive(text: str) -> float:
-    """``text`` as a finite number > 0. Raises ValueError."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError(text)
-    return value
-
-
-def not_negative(text: str) -> float:
-    """``text`` as a finite number >= 0. Raises ValueError."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError(text)
-    return value
-
-
-not_negative.__name__ = "number >= 0"
-count.__name__ = "whole number >= 1"  # argparse: "invalid whole number >= 1 value: '0'"
-positive.__name__ = "number > 0"
+    number.__name__ = words
+    return number
 
 
 GRACE_S = 25.0
@@ -123,12 +100,11 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "word": word,
     "int": int,
     "float": float,
-    "count": count,
-    "positive": positive,
-    "not_negative": not_negative,
+    "count": _number(int, lambda value: value >= 1, "whole number >= 1"),
+    "positive": _number(float, lambda value: 0 < value < math.inf, "number > 0"),
+    "not_negative": _number(float, lambda value: 0 <= value < math.inf, "number >= 0"),
     "pair": pair,
 }
-_ACTIONS = {"pairs": Pairs}
 _PARSERS = {"trace": WordParser}
 """Class of the parsers of the commands below a command, by that command; by default :class:`Parser`."""
 
@@ -178,8 +154,6 @@ def _add_arguments(parser: Parser, arguments: Mapping[str, Any], shared: Mapping
             groups[group] = parser.add_argument_group(group) if group else parser
         if "type" in values:
             values["type"] = _TYPES[values["type"]]
-        if "action" in values:
-            values["action"] = _ACTIONS.get(values["action"], values["action"])
         if values.get("nargs") == "*":
             values["default"] = []  # without one, argparse calls the argument required
         groups[group].add_argument(name, **values)

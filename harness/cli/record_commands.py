@@ -40,7 +40,7 @@ def table(options: argparse.Namespace) -> None:
     measure = analysis.measure_of(options.measure, options.target)
     frame = analysis.load(options.dir, copies=True, targets=measure.targets)
     if options.format is not None:
-        chosen = {"columns": options.columns, "labels": options.labels, "caption": options.caption}
+        chosen = {"columns": options.columns, "labels": dict(options.labels), "caption": options.caption}
         console.say(analysis.table_text(frame, options.format, measure=measure, **chosen).rstrip("\n"))
         for line in (*missing(frame), *footnotes(analysis.blocks_of(frame, measure), explain=False)):
             console.note(line)

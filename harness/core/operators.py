@@ -8,7 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.core.clock import samples_to_hours
-from harness.core.events import BUCKETS, Evaluated, Event, Finished, Lost, Recovered, Regrouped, Saved, Started, Trained
+from harness.core.events import (
+    BUCKETS,
+    STALLS,
+    Evaluated,
+    Event,
+    Finished,
+    Lost,
+    Recovered,
+    Regrouped,
+    Saved,
+    Started,
+    Trained,
+)
 
 Words = dict[str, float | None]
 
@@ -129,24 +141,19 @@ def _hours_until(
     """Hours of training on ``samples``, and of the overhead charged until the event at index ``place``.
 
     A save in the background is recorded later than it stalls training. So saves that are recorded later count too, if
-    their contents have fewer samples than ``before``, until a rollback repeats such steps. A bucket that no save or
-    failure charges accrues evenly over the samples.
+    their contents have fewer samples than ``before``, until a rollback repeats such steps. What every step pays
+    accrues evenly over the samples.
     """
     charged = [*events[:place]]
     for event in events[place:]:
         if isinstance(event, Recovered) and event.rollback:
             break
         charged += [event] if isinstance(event, Saved) and event.samples < before else []
-    overhead_h = sum(getattr(event, name, 0.0) for event in charged for name in _CHARGED)
     if finished.overhead_frac is None:
         return None
-    others = (getattr(finished, f"{bucket}_h") for bucket in BUCKETS if f"{bucket}_h" not in _CHARGED)
-    trained_h = job_h + sum(hours for hours in others if hours is not None)
+    overhead_h = sum(getattr(event, f"{bucket}_h", 0.0) for event in charged for bucket in STALLS)
+    trained_h = job_h + (finished.steps_h or 0.0)
     return samples_to_hours(samples, job_h=trained_h, total_samples=max(1, finished.samples)) + overhead_h
-
-
-_FIELDS = {field for kind in (Trained, Saved, Recovered) for field in kind.__dataclass_fields__}
-_CHARGED = [f"{bucket}_h" for bucket in BUCKETS if f"{bucket}_h" in _FIELDS]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

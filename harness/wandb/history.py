@@ -179,11 +179,11 @@ def _increments(event: Event) -> dict[str, float]:
         case Injected():
             return {"failures/num_kills": 0 if event.loss is None else 1}
         case Saved():
-            cost = {"num_saves": 1, "payload_bytes": event.payload_bytes} if event.charged else {}
             return {
+                "saves/num_saves": int(event.charged),
+                "saves/payload_bytes": event.payload_bytes if event.charged else 0,
                 "saves/persisted_updates": event.persisted_updates or 0,
-                **{f"saves/{name}": value for name, value in cost.items()},
-                "overhead/save_h": event.save_h if event.charged else 0.0,
+                "overhead/save_h": event.save_h,
             }
         case Noticed():
             return {

@@ -96,7 +96,7 @@ def test_names_of_an_option_may_have_commas_between_them(cli: Cli, finished: Pat
     assert said[0] == said[1] != ""
     options = parser().parse_args(["report", "x", "--figures", "svg,png"])
     assert options.figures == ["svg", "png"]
-    assert parser().parse_args(["table", "x", "--labels", "a=b,c"]).labels == {"a": "b,c"}
+    assert parser().parse_args(["table", "x", "--labels", "a=b,c"]).labels == [("a", "b,c")]
 
 
 def test_a_command_without_descriptors_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
