@@ -109,7 +109,7 @@ def _check_signatures(name: str, strategy: type) -> None:
     from harness.core.strategies import Strategy
 
     for method, base in vars(Strategy).items():
-        own = getattr(strategy, method)
+        own = getattr(strategy, method, None)
         if inspect.isfunction(base) and inspect.isfunction(own):
             wanted, given = inspect.signature(base).parameters, inspect.signature(own)
             try:
