@@ -66,8 +66,8 @@ class Exchange:
 
     Reply: the rows looked up, float32 (N, X); None without a lookup. A lookup changes no tracker and no counter.
     ``replica``: a push to apply to the replica that this rank holds, or changes of rows for the parity that it holds
-    (``Parity.add``). Where ranks hold parities, behind the rows looked up come those of a push that was applied: the
-    XOR of their bits before and after.
+    (``Parity.add``). Where ranks hold parities, the reply to a push that was not applied before ends, after the rows
+    looked up, with the changes of the push's rows: the XOR of their bits before and after, float32 too.
     """
 
     push: Push | WriteBack | None = None

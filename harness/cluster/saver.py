@@ -15,7 +15,6 @@ from harness.core.trackers import Tracker
 from harness.store import (
     FailingSource,
     FileRecord,
-    NoticeSave,
     Part,
     RowSource,
     Snapshot,
@@ -24,7 +23,7 @@ from harness.store import (
     save_kind,
     wants_compaction,
 )
-from harness.store.kinds import SaveKind
+from harness.store.kinds import NoticeSave, SaveKind
 
 
 class _Contents(NamedTuple):

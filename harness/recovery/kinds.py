@@ -68,7 +68,7 @@ class LostRanks:
     """The PS ranks that died in one failure, and the state of the run when that was detected.
 
     ``checkpoint``: the newest one. ``progress`` names the save of this checkpoint as the newest save. ``handed_over``:
-    by rank that handed its shard over before its death, the request by which its replacement takes it.
+    by lost rank, the request that loads the shard that it handed over before its death.
     """
 
     ranks: frozenset[Rank]

@@ -72,7 +72,7 @@ class Notices(Resumable):
     """Has ranks that are told of their death save rows or hand their shard over, and charges it.
 
     Attributes:
-        kinds: by rank that is about to die, or is dead, and loses no update, the kind of recovery that says so.
+        kinds: the kinds of recovery of ranks that were told of their death and lose no update, until their recovery.
     """
 
     _state = ("kinds", "_handed_over")

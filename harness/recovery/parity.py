@@ -160,7 +160,7 @@ class ParityRecovery(Recovery):
         )
 
     def _unsaved_by_table(self, rank: Rank) -> dict[int, int]:
-        """The unsaved updates of tracked tables, as if all were of one such table; and those of the other tables."""
+        """Sums of unsaved updates, each under one table: of the tracked tables, and of the others."""
         updates, tracked = self._unsaved[rank]
         placement, by_table = self.run.placement, dict[int, int]()
         for is_tracked, count in ((True, tracked), (False, updates - tracked)):

@@ -68,8 +68,8 @@ def plan_recovery(
 ) -> RecoveryPlan:
     """The checked plan of ``strategy`` for the ranks ``dead``, in rank order.
 
-    ``kept``: by rank that lost nothing, since it was told of its death, its kind of recovery. It replaces a kind with
-    losses, and a rollback if no other rank needs it.
+    ``kept``: the kinds of recovery of ranks that were told of their death and lose nothing (``Notices.kinds``). They
+    replace kinds with losses; a rollback only if no other rank needs it.
 
     The dense network is kept, unless all trainers died (``takes_trainers``). If no step is finished and ``progress``
     names no checkpoint, no update has been applied, and every lost shard is reset to its initial values.

@@ -334,14 +334,14 @@ class Trainer:
 
     def _carry_out(self, faults: Sequence[int], state: bytes | None) -> None:
         """Have faults of this boundary carried out, nodes that return first: they take their shards over."""
-        for number, nodes in self._injections.returns(faults).items():
+        returns = self._injections.returns(faults)
+        for number, nodes in returns.items():
             began_s = self._supervisor.clock()
             self._injections.carry_out([number])
             self._cluster.move()
             seconds = self._supervisor.clock() - began_s
             self._supervisor.record(self._accounting.charge_growth(nodes, self._progress(), seconds))
-            faults = [each for each in faults if each != number]
-        self._injections.carry_out(faults, state)
+        self._injections.carry_out([each for each in faults if each not in returns], state)
 
     async def _evaluate(self, *, final: bool) -> Quality:
         self._steps.flush()

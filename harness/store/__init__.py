@@ -16,7 +16,7 @@ from harness.store.points import ResumeFolder, ResumePoint
 if TYPE_CHECKING:
     from harness.store.contract import Store
     from harness.store.files import FileStore
-    from harness.store.kinds import SAVE_KINDS, NoticeSave, save_kind
+    from harness.store.kinds import SAVE_KINDS, save_kind
     from harness.store.memory import MemoryStore
     from harness.store.rows import ENCODINGS, ROW_ID_BYTES, FailingSource, Part, RowSource
     from harness.store.snapshot import Snapshot
@@ -31,7 +31,6 @@ __all__ = [
     "FileStore",
     "Manifest",
     "MemoryStore",
-    "NoticeSave",
     "Part",
     "ResumeFolder",
     "ResumePoint",
@@ -57,7 +56,7 @@ def __getattr__(name: str) -> Any:
         from harness.store import files as found
     elif name == "MemoryStore":
         from harness.store import memory as found
-    elif name in ("SAVE_KINDS", "NoticeSave", "save_kind"):
+    elif name in ("SAVE_KINDS", "save_kind"):
         from harness.store import kinds as found
     elif name in ("ENCODINGS", "ROW_ID_BYTES", "FailingSource", "Part", "RowSource"):
         from harness.store import rows as found
