@@ -13,7 +13,7 @@ from harness.core.placement import Placement, budget_rows
 from harness.core.seeds import derive, words
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, TrackerSpec, distances, top_rows
-from harness.store import NoticeSave
+from harness.store.kinds import NoticeSave
 
 CARDINALITIES = (400, 3, 160, 1)
 TRACKED = (0, 2)

@@ -15,9 +15,9 @@ REBUILT: dict[str, set[str]] = {
     "ChangedTracker": {"shard", "spans"},
     "Checkpoint": {"run", "uploaded"},
     "Checkpointer": {
-        *("ask", "ranks", "supervisor", "store", "accounting", "recoveries", "injections"),
+        *("ranks", "supervisor", "store", "accounting", "recoveries", "injections", "interrupts"),
         *("config_hash", "in_background", "dense_state", "dense_optimizer"),
-        *("saving", "dense", "requests", "stall_s"),  # no save is under way
+        *("saving", "dense", "requests", "stall_s"),  # requests: both; no save is under way
     },
     "Repeats": set(),
     "_Held": set(),
