@@ -49,7 +49,7 @@ REBUILT: dict[str, set[str]] = {
     },
     "OldestTracker": {"shard", "r", "tables"},
     "OverheadLedger": {"costs", "parts"},
-    "Parity": {"make_shard", "num_rows"},
+    "Parity": {"make_shard", "members"},
     "ParityRecovery": {"run", "uploaded", "groups", "unanswered"},  # all are answered
     "PlsLedger": {"weights", "total_samples", "counts_restores"},
     "RandomTracker": {"shard", "r", "pool"},
