@@ -14,6 +14,7 @@ from harness.core.events import (
     Evaluated,
     Event,
     Finished,
+    Interrupted,
     Lost,
     Recovered,
     Regrouped,
@@ -80,13 +81,15 @@ def failures_of(events: Iterable[Event], job_h: float) -> Iterator[Words]:
     """
     started: Started | None = None
     saved, restored = 0, dict[str, int]()  # samples
-    found_s, replaced_s = [], []
+    found_s, replaced_s, cut = [], [], list[Interrupted]()
     for event in events:
         match event:
             case Started():
                 started = event
             case Saved(closes_interval=True):
                 saved = max(saved, event.samples)
+            case Interrupted():
+                cut.append(event)
             case Lost():
                 found_s.append(event.machine.get("seconds"))
             case Regrouped():
@@ -99,17 +102,23 @@ def failures_of(events: Iterable[Event], job_h: float) -> Iterator[Words]:
                 samples = event.samples - event.resume_samples if event.rollback else samples
                 of_job = {"job_h": job_h, "total_samples": max(1, started.total_samples)}
                 rpo = zip(RPO, (event.lost_updates, samples, samples_to_hours(samples, **of_job)), strict=True)
-                yield {**dict(rpo), **_recovery_time(event, found_s, replaced_s)}
+                yield {**dict(rpo), **_recovery_time(event, cut, found_s, replaced_s)}
                 saved = event.resume_samples if event.rollback else saved
                 restored = {} if event.rollback else restored | dict.fromkeys(losing, event.samples)
-                found_s, replaced_s = [], []
+                found_s, replaced_s, cut = [], [], []
             case _:
                 pass
 
 
-def _recovery_time(event: Recovered, found_s: Sequence[Any], replaced_s: Sequence[Any]) -> Words:
-    """The parts of ``RTO`` and ``RTO_MEASURED``. ``found_s``, ``replaced_s``: seconds of the events before."""
-    hours = event.reschedule_h, event.load_h, event.lost_h
+def _recovery_time(
+    event: Recovered, cut: Sequence[Interrupted], found_s: Sequence[Any], replaced_s: Sequence[Any]
+) -> Words:
+    """The parts of ``RTO`` and ``RTO_MEASURED``. ``found_s``, ``replaced_s``: seconds of the events before.
+
+    ``cut``: recoveries from the same failure that were interrupted.
+    """
+    parts = "reschedule_h", "load_h", "lost_h"
+    hours = [sum(getattr(each, part, 0.0) for each in (*cut, event)) for part in parts]
     reschedule_s, restore_s = event.machine.get("reschedule_seconds"), event.machine.get("seconds")
     is_split = len(found_s) == len(replaced_s) == 1
     detect_s, replace_s = (found_s[0], replaced_s[0]) if is_split else (None, None)

@@ -32,6 +32,11 @@ REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
     ({**REAL, "trace__repair": "reschedule"}, "", "inject: expected boundary with trace.repair=reschedule"),
     ({**REAL, "trace__trainers_die": True}, "10,ps1,,", "trace.trainers_die: expected false with trace.inject=wall"),
     (REAL, "10,trainer0,,", "trace.csv:2: rank: expected another rank than trainer0 with trace.inject=wall"),
+    (
+        {"trace__clock": "wall", "trace__interrupts": True},
+        "10,trainer0,,",
+        "rank: expected another rank than trainer0 with trace.interrupts=true; what trainer0 knows",
+    ),
     (REAL, "10,ps1,save,", f"trace.csv:2: {NOTHING}save"),
     (REAL, "10,ps1,,hang", f"trace.csv:2: {NOTHING}boundary, hang"),
     # trainers

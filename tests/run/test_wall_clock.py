@@ -11,6 +11,7 @@ import pytest
 import analysis
 from harness.config.model import Config
 from harness.core.events import STALLS, Event, Injected, Interrupted, Recovered, Saved
+from harness.core.operators import words_of
 from harness.core.plans import Progress, SavePlan
 from harness.core.strategies import STRATEGIES, Full
 from harness.planning.simulate import simulate
@@ -62,6 +63,8 @@ def test_what_a_failure_interrupts_is_charged_as_the_simulator_says(wall: Config
         hours = [(getattr(finished, f"{each}_h"), getattr(simulated, f"{each}_h")) for each in STALLS]
         assert [one for one, _ in hours] == [other for _, other in hours]
         assert finished.pls == pytest.approx(simulated.pls, rel=1e-12)
+    recoveries_h = finished.load_h + finished.lost_h + finished.reschedule_h
+    assert words_of(events, finished, 56.0)["rto_h"] == pytest.approx(recoveries_h / finished.num_failures)
     struck = {event.what for event in events if isinstance(event, Interrupted)}
     assert struck == {"recovery"} | ({"save"} if finished.num_saves else set[str]())
     if name == "full":
