@@ -110,7 +110,7 @@ def _subject(name: str, overrides: Sequence[str]) -> tuple[list[Config], Law, Co
     """
     laws = [word for word in overrides if word.startswith("trace.law")]
     law = load_config(None, laws).trace.law or LAWS["exponential"]
-    if name in PROFILES:
+    if name in PROFILES or name.endswith(".yaml"):
         configs = _load([f"profile={name}", *overrides])
         config = configs["cpr_mfu"]
         costs = _costs(config)
@@ -126,7 +126,7 @@ def _subject(name: str, overrides: Sequence[str]) -> tuple[list[Config], Law, Co
         source, where = f"trace {name}, other costs of profile {config.profile.name}", f"{name}: "
     else:
         hint = suggest(name, PROFILES) or f"; profiles: {', '.join(sorted(PROFILES))}"
-        raise ConfigError(f"{name!r}: expected a profile or a trace file (TRACE.csv){hint}")
+        raise ConfigError(f"{name!r}: expected a profile (or FILE.yaml of one) or a trace file (TRACE.csv){hint}")
     if costs.ranks_per_failure > costs.num_ps:
         raise ConfigError(
             f"{where}profile.ranks_per_failure: expected at most cluster.num_ps = {costs.num_ps}, "

@@ -28,7 +28,7 @@ def words_of_import() -> str:
 
 def import_log(options: argparse.Namespace) -> int:
     """Convert a log in its original form into a trace."""
-    _refuse_to_overwrite(options.out, options.file, force=options.force)
+    refuse_to_overwrite(options.out, options.file, force=options.force)
     spec = read_words(_Import, options.words)
     log = read_log(options.file, spec)
     trace = map_log(log, spec)
@@ -45,7 +45,7 @@ def generate_trace(options: argparse.Namespace) -> int:
     if law is None:
         raise ConfigError("trace.law: expected the law of the trace, such as trace.law=exponential, got none")
     learned_from = None if law.trace is None else Path(law.trace)
-    _refuse_to_overwrite(options.out, learned_from, force=options.force)
+    refuse_to_overwrite(options.out, learned_from, force=options.force)
     goes_on = "wall" in (config.trace.clock, config.trace.inject)
     trace = draw(law, config.profile, config.num_ps, config.trace_seed, goes_on=goes_on, is_typical=options.typical)
     for doubt in doubts(read_trace(learned_from), law.per) if learned_from else ():
@@ -103,7 +103,7 @@ def _show_import(log: FailureLog, trace: Trace) -> None:
         console.say(f"  mapping: {rule}")
 
 
-def _refuse_to_overwrite(path: Path, source: Path | None, *, force: bool) -> None:
+def refuse_to_overwrite(path: Path, source: Path | None, *, force: bool) -> None:
     """Raise TraceError if ``path`` cannot be written: it is a folder, its parent is missing, or it exists.
 
     ``force`` allows an existing file, but never ``source``, from which the trace is made.

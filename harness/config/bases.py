@@ -6,10 +6,14 @@ from typing import Any
 
 from pydantic import BaseModel, BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
 
+from harness.config.words import YAML_FILE
+
 
 @dataclass(frozen=True)
 class Named:
     """A pydantic validator of such a group: the value is a name, or a mapping of ``base: NAME`` and what differs.
+
+    ``harness.config.build`` reads the file of such a mapping.
 
     ``bases``: the group by name; the first is the base of a mapping that names none. ``merged``: the mapping of all
     keys, not validated yet, from the name of the base and the keys that differ; it raises ValueError as ``KEY: …``.
@@ -22,7 +26,8 @@ class Named:
         return BeforeValidator(self.resolved).__get_pydantic_core_schema__(source, handler)
 
     def __get_pydantic_json_schema__(self, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"type": "string", "enum": [*self.bases]}, handler(core)]}
+        named, file = {"type": "string", "enum": [*self.bases]}, {"type": "string", "pattern": YAML_FILE}
+        return {"anyOf": [named, file, handler(core)]}
 
     def resolved(self, value: object) -> object:
         """The group, or the mapping of all its keys; a value that is neither name nor mapping is returned as it is."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,8 +20,10 @@ from harness.config.keys import (
 from harness.config.model import Config
 from harness.config.settings import CLAIM, GRIDS, Setting
 from harness.config.words import options_of
+from harness.config.yaml_file import read_yaml
 from harness.core.choices import CHOICES, DEFAULTS
 from harness.core.errors import ConfigError
+from harness.files import expanded
 
 
 def refuse_unknown(settings: Iterable[Setting]) -> None:
@@ -112,14 +115,20 @@ def _settings_of(values: Mapping[str, Any], prefix: str) -> Iterator[Setting]:
 
 
 def _constants(setting: Setting) -> list[Setting]:
-    """A group with names that an axis gives as a mapping, as a setting for each key; any other setting unchanged."""
-    if setting.key not in leaf_keys().keys() & group_keys() or not isinstance(setting.value, dict):
+    """A group with names, given as a mapping or as the YAML file of one, as a setting for each key; others unchanged.
+
+    Raises ConfigError for a file that cannot be read.
+    """
+    if setting.key not in leaf_keys().keys() & group_keys():
         return [setting]
-    default = replace(setting, value=names_of(setting.key)[0])
-    return [
-        default,
-        *(replace(setting, key=f"{setting.key}.{key}", value=value) for key, value in setting.value.items()),
-    ]
+    inner: list[Setting] = []
+    if isinstance(setting.value, dict):
+        inner = [replace(setting, key=f"{setting.key}.{key}", value=value) for key, value in setting.value.items()]
+    elif isinstance(setting.value, str) and setting.value.endswith(".yaml"):
+        document = read_yaml(Path(expanded(setting.value)))
+        for key, value in document.value.items():
+            inner.append(Setting(key=f"{setting.key}.{key}", value=value, where=document.find((key,))[1]))
+    return [replace(setting, value=names_of(setting.key)[0]), *inner] if inner else [setting]
 
 
 def tree(settings: Iterable[Setting]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ Schema = dict[str, Any]
 STRICT = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 """Settings of every pydantic model that users fill: no unknown keys, frozen, finite numbers, docstrings as help."""
 
+YAML_FILE = r"\.yaml$"
+"""A pattern of text that stands for a file's mapping."""
 
 _SYNONYMS = {
     "lr": "trainer.learning_rate",
@@ -159,6 +161,8 @@ def _describe_one(spec: Schema) -> str:
     }
     limits = (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
     bounds = " and ".join(f"{sign} {_limit(spec[name])}" for name, sign in limits if name in spec)
+    if spec.get("pattern") == YAML_FILE:
+        return "FILE.yaml"
     form = f"that matches {spec['pattern']}" if "pattern" in spec else ""
     return " ".join(filter(None, [words.get(str(kind), str(kind)), bounds, form]))
 

@@ -1,0 +1,175 @@
+"""`run.py measure`: prices of this machine, as a file that the key `profile` takes."""
+
+# ruff: noqa: PLC0415 - torch is imported where it is needed, so that a wrong key is reported at once
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Column, Table
+
+from harness.cli import console
+from harness.cli.progress import amount_progress
+from harness.cli.trace_commands import refuse_to_overwrite
+from harness.config.combinations import refuse_combinations
+from harness.config.experiment import load_each
+from harness.config.model import Config
+from harness.config.profiles import PROFILES
+from harness.config.words import suggest
+from harness.config.yaml_file import to_yaml
+from harness.core.errors import ConfigError
+from harness.core.strategies import STRATEGIES
+from harness.files import write_text
+
+if TYPE_CHECKING:
+    from harness.run.measure import Estimate, Line, StepPrice
+    from harness.run.spec import RunSpec
+
+_STEPS = 5_000
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Measure the prices with the data, the model and the batches of a configuration, and write them."""
+    refuse_to_overwrite(options.out, options.config, force=options.force)
+    for name in options.strategies:
+        if name not in STRATEGIES:
+            raise ConfigError(f"--strategies: unknown strategy {name!r}{suggest(name, STRATEGIES)}")
+    configs = load_each(options.config, options.overrides, STRATEGIES)
+    from harness.run import assemble
+    from harness.run import measure as on_this_machine
+    from harness.run.spec import RunSpec
+
+    parts = _parts_of({name: RunSpec(config) for name, config in configs.items()}, options.strategies)
+    if free := [name for name in options.strategies if not parts[name]]:
+        raise ConfigError(f"--strategies: expected strategies for which every step pays, got {', '.join(free)}")
+    subjects = on_this_machine.subjects_of(parts, options.strategies or parts)
+    spec = RunSpec(configs["partial"])
+    spec.dataset.verify()
+    chunk = on_this_machine.CHUNK_STEPS
+    most = spec.num_steps // chunk - 1
+    if most < 1:
+        raise ConfigError(f"data.path: expected samples of at least {2 * chunk} steps, got {spec.num_steps} steps")
+    if options.steps is not None and options.steps > most * chunk:
+        raise ConfigError(f"--steps: expected at most {most * chunk} with these samples, got {options.steps}")
+    rounds = min(most, max(1, (options.steps or _STEPS) // chunk))
+    assemble.prepare_fork_server()
+    steps: list[StepPrice] = []
+    with tempfile.TemporaryDirectory(prefix="measure-") as name:
+        folder = Path(name)
+        with amount_progress("detection") as done:  # the first, since its processes are forked
+            detection = on_this_machine.measure_detection(spec.config, options.kills, folder / "detection", done)
+        for subject in subjects:
+            with amount_progress(subject.part) as done:
+                price = on_this_machine.measure_step(
+                    configs,
+                    subject,
+                    job_samples=options.job_samples,
+                    rounds=rounds,
+                    folder=folder / subject.part,
+                    done=lambda number, done=done: done(number, rounds),
+                )
+            steps.append(price)
+        with amount_progress("saves") as done:
+            save, load = on_this_machine.measure_saves(spec.config, options.rounds, folder / "saves", done)
+    values = constants(options.out.stem, spec.config, steps=steps, save=save, load=load, detection=detection)
+    lines = [
+        options.command_line,
+        *_facts(spec, rounds * chunk, options.job_samples),
+        *(" ".join(row) for row in map(_row, steps)),
+        *_of_files(save, load),
+        f"detection of a death: {_shown(1e3 * detection)} ms",
+    ]
+    write_text(options.out.resolve(), "".join(f"# {line}\n" for line in lines) + to_yaml(values))
+    _show(steps, lines[-3:])
+    console.say(f"wrote {options.out}: a profile, for run.py plan {options.out}, or profile={options.out} in a run")
+
+
+def _parts_of(specs: Mapping[str, "RunSpec"], named: Sequence[str]) -> dict[str, frozenset[str]]:
+    """What the steps pay for, by strategy. Raises ConfigError for a strategy of ``named`` that the config excludes."""
+    found: dict[str, frozenset[str]] = {}
+    for name, spec in specs.items():
+        try:
+            refuse_combinations(spec.config, spec.strategy)
+            found[name] = frozenset(spec.strategy.step_parts)
+        except ConfigError as error:
+            if name in named:
+                raise
+            console.note(f"note: {name} is left out: {error}")
+    return found
+
+
+def constants(
+    name: str, config: Config, *, steps: Sequence["StepPrice"], save: "Line", load: "Line", detection: "Estimate"
+) -> dict[str, Any]:
+    """The constants of the measured profile, which is otherwise that of ``config``.
+
+    A part without a price is left out. The hours of a full save stay; the fixed part of them is measured. Those of a
+    load are to them as measured. Detection takes as long as on this machine.
+    """
+    given, base = config.profile, config.profile.name.rstrip("*")
+    base = base if base in PROFILES else next(iter(PROFILES))
+    changed = {key: value for key, value in given if value != getattr(PROFILES[base], key)}
+    save_h = given.o_save_h + given.o_save_fixed_h
+    measured: dict[str, Any] = {
+        "name": name,
+        "step_frac": {price.subject.part: round(price.frac, 5) for price in steps if price.frac is not None},
+        "detect_death_h": round(detection.median / 3600, 8),
+    }
+    if save.fixed_frac.low > 0:
+        fixed_h = save.fixed_frac.median * save_h
+        measured |= {"o_save_fixed_h": round(fixed_h, 6), "o_save_h": round(save_h - fixed_h, 6)}
+    measured["o_load_h"] = round(save_h * load.full_s.median / save.full_s.median, 6)
+    return {"base": base, **changed, **measured}
+
+
+def _facts(spec: "RunSpec", num_steps: int, job_samples: int) -> Iterator[str]:
+    from harness.record.code import environment
+
+    config = spec.config
+    facts = environment(num_threads=config.trainer.num_threads)
+    yield (
+        f"{facts['time']}, {facts['cpu']}, {facts['num_cores']} cores, load {facts['load_average'][0]}, torch "
+        f"{facts['torch']}"
+    )
+    yield (
+        f"{spec.num_rows:,} rows of {spec.footprint.row_width} values, batches of {config.trainer.batch_size}, "
+        f"{config.num_ps} PS ranks, {config.trainer.num_threads} threads; {num_steps:,} steps of each run"
+    )
+    yield f"rows are chosen for a job of {job_samples:,} samples; intervals are 95 %; in % of a step:"
+
+
+def _row(price: "StepPrice") -> tuple[str, ...]:
+    """Part, strategies, % of a step: touching, choosing, both, control; milliseconds of a step; the price."""
+    subject, percent = price.subject, [price.touching, price.choosing, price.total, price.control]
+    return (
+        subject.part,
+        f"{subject.strategy} − {subject.base}",
+        *("–" if each is None else _shown(100 * each) for each in percent),
+        "–" if price.steps_between is None else f"{price.steps_between:,}",
+        f"{1e3 * price.step_s:.2f}",
+        "no price: not above the control" if price.frac is None else f"{price.frac:.2%}",
+    )
+
+
+def _of_files(save: "Line", load: "Line") -> Iterator[str]:
+    for name, line in (("save", save), ("load", load)):
+        fixed = f"{_shown(1e3 * line.fixed_s)} ms fixed, {_shown(100 * line.fixed_frac)} % of it"
+        yield f"a full {name}: {_shown(line.full_s)} s, {fixed}"
+
+
+def _show(steps: Sequence["StepPrice"], lines: Sequence[str]) -> None:
+    title = "% of a step of strategy none, processor time of all ranks, with 95 % intervals"
+    names = ["part", "measured by", "touching", "choosing", "both", "control", "steps a save", "step ms", "price"]
+    headings = [Column(name, justify="right" if place > 1 else "left") for place, name in enumerate(names)]
+    table = Table(*headings, title=title, title_justify="left", box=None)
+    for price in steps:
+        table.add_row(*_row(price))
+    console.show(table)
+    for line in lines:
+        console.say(line)
+
+
+def _shown(value: "Estimate") -> str:
+    return f"{value.median:.3g} ({value.low:.3g} to {value.high:.3g})"
