@@ -24,8 +24,9 @@ from harness.core.strategies import STRATEGIES
 from harness.files import write_text
 
 if TYPE_CHECKING:
-    from harness.run.measure import Estimate, Line, StepPrice
+    from harness.run.measure import Line
     from harness.run.spec import RunSpec
+    from harness.run.turns import Estimate, StepPrice, Subject
 
 _STEPS = 5_000
 
@@ -38,31 +39,34 @@ def measure(options: argparse.Namespace) -> None:
             raise ConfigError(f"--strategies: unknown strategy {name!r}{suggest(name, STRATEGIES)}")
     configs = load_each(options.config, options.overrides, STRATEGIES)
     from harness.run import assemble
-    from harness.run import measure as on_this_machine
+    from harness.run.measure import measure_detection, measure_saves
     from harness.run.spec import RunSpec
+    from harness.run.turns import CHUNK_STEPS, measure_step, subjects_of
 
     parts = _parts_of({name: RunSpec(config) for name, config in configs.items()}, options.strategies)
     if free := [name for name in options.strategies if not parts[name]]:
         raise ConfigError(f"--strategies: expected strategies for which every step pays, got {', '.join(free)}")
-    subjects = on_this_machine.subjects_of(parts, options.strategies or parts)
+    subjects = subjects_of(parts, options.strategies or parts)
+    subjects = [subject for subject in subjects if _fits(configs, subject, is_named=bool(options.strategies))]
     spec = RunSpec(configs["partial"])
     spec.dataset.verify()
-    chunk = on_this_machine.CHUNK_STEPS
-    most = spec.num_steps // chunk - 1
+    most = spec.num_steps // CHUNK_STEPS - 1
     if most < 1:
-        raise ConfigError(f"data.path: expected samples of at least {2 * chunk} steps, got {spec.num_steps} steps")
-    if options.steps is not None and options.steps > most * chunk:
-        raise ConfigError(f"--steps: expected at most {most * chunk} with these samples, got {options.steps}")
-    rounds = min(most, max(1, (options.steps or _STEPS) // chunk))
+        raise ConfigError(
+            f"data.path: expected samples of at least {2 * CHUNK_STEPS} steps, got {spec.num_steps}"
+        )
+    if options.steps is not None and options.steps > most * CHUNK_STEPS:
+        raise ConfigError(f"--steps: expected at most {most * CHUNK_STEPS} with these samples, got {options.steps}")
+    rounds = min(most, max(1, (options.steps or _STEPS) // CHUNK_STEPS))
     assemble.prepare_fork_server()
     steps: list[StepPrice] = []
     with tempfile.TemporaryDirectory(prefix="measure-") as name:
         folder = Path(name)
         with amount_progress("detection") as done:  # the first, since its processes are forked
-            detection = on_this_machine.measure_detection(spec.config, options.kills, folder / "detection", done)
+            detection = measure_detection(spec.config, options.kills, folder / "detection", done)
         for subject in subjects:
             with amount_progress(subject.part) as done:
-                price = on_this_machine.measure_step(
+                price = measure_step(
                     configs,
                     subject,
                     job_samples=options.job_samples,
@@ -72,11 +76,11 @@ def measure(options: argparse.Namespace) -> None:
                 )
             steps.append(price)
         with amount_progress("saves") as done:
-            save, load = on_this_machine.measure_saves(spec.config, options.rounds, folder / "saves", done)
+            save, load = measure_saves(spec.config, options.rounds, folder / "saves", done)
     values = constants(options.out.stem, spec.config, steps=steps, save=save, load=load, detection=detection)
     lines = [
         options.command_line,
-        *_facts(spec, rounds * chunk, options.job_samples),
+        *_facts(spec, rounds * CHUNK_STEPS, options.job_samples),
         *(" ".join(row) for row in map(_row, steps)),
         *_of_files(save, load),
         f"detection of a death: {_shown(1e3 * detection)} ms",
@@ -98,6 +102,25 @@ def _parts_of(specs: Mapping[str, "RunSpec"], named: Sequence[str]) -> dict[str,
                 raise
             console.note(f"note: {name} is left out: {error}")
     return found
+
+
+def _fits(configs: Mapping[str, Config], subject: "Subject", *, is_named: bool) -> bool:
+    """Whether the runs of a subject fit into the memory beside each other. Raises ConfigError if it ``is_named``."""
+    from harness.run.needs import needs_of
+    from harness.run.spec import RunSpec
+    from harness.run.turns import quiet
+
+    names = ["none", *{"none": None, subject.base: None, subject.strategy: None}]
+    needed = sum(needs_of(RunSpec(quiet(configs[name]))).memory_bytes for name in names)
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    if needed <= free:
+        return True
+    words = f"expected {needed / 1e9:.1f} GB of free memory for runs of {', '.join(names)}, got {free / 1e9:.1f}"
+    if is_named:
+        raise ConfigError(f"--strategies: {words}")
+    console.note(f"note: {subject.part} is left out: {words}")
+    return False
 
 
 def constants(

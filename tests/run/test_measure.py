@@ -9,16 +9,8 @@ from harness.config.experiment import load_config
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import ConfigError
-from harness.run.measure import (
-    Estimate,
-    Line,
-    StepPrice,
-    Subject,
-    measure_detection,
-    measure_saves,
-    measure_step,
-    subjects_of,
-)
+from harness.run.measure import Line, measure_detection, measure_saves
+from harness.run.turns import Estimate, StepPrice, Subject, measure_step, subjects_of
 from tests.runs import changed
 
 NO_LINE = Line(*[Estimate(1.0, -1.0, 2.0)] * 3)
