@@ -52,9 +52,7 @@ def measure(options: argparse.Namespace) -> None:
     spec.dataset.verify()
     most = spec.num_steps // CHUNK_STEPS - 1
     if most < 1:
-        raise ConfigError(
-            f"data.path: expected samples of at least {2 * CHUNK_STEPS} steps, got {spec.num_steps}"
-        )
+        raise ConfigError(f"data.path: expected samples of at least {2 * CHUNK_STEPS} steps, got {spec.num_steps}")
     if options.steps is not None and options.steps > most * CHUNK_STEPS:
         raise ConfigError(f"--steps: expected at most {most * CHUNK_STEPS} with these samples, got {options.steps}")
     rounds = min(most, max(1, (options.steps or _STEPS) // CHUNK_STEPS))
@@ -129,7 +127,7 @@ def constants(
     """The constants of the measured profile, which is otherwise that of ``config``.
 
     A part without a price is left out. The hours of a full save stay; the fixed part of them is measured. Those of a
-    load are to them as measured. Detection takes as long as on this machine.
+    load are to them as measured. What the lines do not tell stays too. Detection takes as long as on this machine.
     """
     given, base = config.profile, config.profile.name.rstrip("*")
     base = base if base in PROFILES else next(iter(PROFILES))
@@ -140,10 +138,11 @@ def constants(
         "step_frac": {price.subject.part: round(price.frac, 5) for price in steps if price.frac is not None},
         "detect_death_h": round(detection.median / 3600, 8),
     }
-    if save.fixed_frac.low > 0:
+    if save.has_fixed:
         fixed_h = save.fixed_frac.median * save_h
         measured |= {"o_save_fixed_h": round(fixed_h, 6), "o_save_h": round(save_h - fixed_h, 6)}
-    measured["o_load_h"] = round(save_h * load.full_s.median / save.full_s.median, 6)
+    if save.has_full and load.has_full:
+        measured["o_load_h"] = round(save_h * load.full_s.median / save.full_s.median, 6)
     return {"base": base, **changed, **measured}
 
 
@@ -179,7 +178,8 @@ def _row(price: "StepPrice") -> tuple[str, ...]:
 def _of_files(save: "Line", load: "Line") -> Iterator[str]:
     for name, line in (("save", save), ("load", load)):
         fixed = f"{_shown(1e3 * line.fixed_s)} ms fixed, {_shown(100 * line.fixed_frac)} % of it"
-        yield f"a full {name}: {_shown(line.full_s)} s, {fixed}"
+        unknown = not (line.has_full and (name == "load" or line.has_fixed))
+        yield f"a full {name}: {_shown(line.full_s)} s, {fixed}" + "; not resolved: the profile's hours stay" * unknown
 
 
 def _show(steps: Sequence["StepPrice"], lines: Sequence[str]) -> None:

@@ -51,6 +51,16 @@ class Line(NamedTuple):
             fits.append((float(fixed_s), float(fixed_s + slope * bytes_full)))
         return cls(*(Estimate.of(values) for values in (*zip(*fits, strict=True), (one / full for one, full in fits))))
 
+    @property
+    def has_full(self) -> bool:
+        """Whether the seconds of the whole model are known: their interval is above 0."""
+        return self.full_s.low > 0
+
+    @property
+    def has_fixed(self) -> bool:
+        """Whether the fixed part is known: the interval of its fraction lies between 0 and 1."""
+        return self.has_full and self.fixed_frac.low > 0 and self.fixed_frac.high < 1
+
 
 def measure_saves(config: Config, rounds: int, folder: Path, done: Done) -> tuple[Line, Line]:
     """Lines of full saves and loads of several sizes in turn, in the new ``folder``.

@@ -4,13 +4,16 @@ from pathlib import Path
 
 import pytest
 
+import run
 from harness.cli.measure import constants
 from harness.config.experiment import load_config
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import ConfigError
 from harness.run.measure import Line, measure_detection, measure_saves
+from harness.run.spec import RunSpec
 from harness.run.turns import Estimate, StepPrice, Subject, measure_step, subjects_of
+from harness.store import newest_checkpoint
 from tests.runs import changed
 
 NO_LINE = Line(*[Estimate(1.0, -1.0, 2.0)] * 3)
@@ -55,7 +58,8 @@ def test_the_file_is_a_profile_of_priced_parts_alone(tmp_path: Path) -> None:
     config = load_config(None, ["profile=cpr56_priced", "profile.job_h=60"])
     steps = [price_of(Estimate(0.02, 0.02, 0.02), Estimate(0, 0, 0)), price_of(Estimate(0, -1, 1), Estimate(0, 0, 0))]
     line = Line(Estimate(1, 1, 1), Estimate(4, 4, 4), Estimate(0.25, 0.2, 0.3))
-    for save, fixed in ((line, 0.25 * (5.6 + 0.1) / 60), (NO_LINE, 0.1 / 60)):
+    beyond = line._replace(fixed_frac=Estimate(0.8, 0.6, 1.2))
+    for save, fixed in ((line, 0.25 * (5.6 + 0.1) / 60), (NO_LINE, 0.1 / 60), (beyond, 0.1 / 60)):
         values = constants("here", config, steps=steps[:1], save=save, load=line, detection=Estimate(0.018, 0, 1))
         (tmp_path / "here.yaml").write_text(to_yaml(values))
         profile = load_config(None, [f"profile={tmp_path}/here.yaml"]).profile
@@ -97,13 +101,35 @@ def test_runs_take_turns_and_their_trackers_choose(config: Config, tmp_path: Pat
     assert found.choosing.high > 0
 
 
-def test_saves_and_loads_of_several_sizes(config: Config, tmp_path: Path) -> None:
-    save, load = measure_saves(config, 2, tmp_path / "saves", lambda done, total: None)
-    assert save.full_s.low > 0
-    assert load.full_s.low > 0
+def test_saves_are_checkpoints_of_several_sizes(config: Config, tmp_path: Path) -> None:
+    """Each save has a manifest, dense network and a base of each rank, as a full save has; the last of a round wins."""
+    progress: list[tuple[int, int]] = []
+    measure_saves(config, 2, tmp_path / "saves", lambda *done: progress.append(done))
+    assert progress == [(4, 8), (8, 8)]
+    manifest, _ = newest_checkpoint(tmp_path / "saves")
+    assert manifest is not None
+    assert manifest.sequence == 7
+    assert len(manifest.shards) == config.num_ps
+    assert sum(record.num_rows for (record,) in manifest.shards.values()) >= sum(RunSpec(config).rank_rows) > 0
 
 
 @pytest.mark.slow
 def test_each_kill_is_detected(config: Config, tmp_path: Path) -> None:
     found = measure_detection(config, 2, tmp_path / "detection", lambda done, total: None)
     assert 0 < found.low <= found.high < 60
+
+
+@pytest.mark.slow
+def test_the_command_writes_a_profile_that_plan_takes(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of an interrupted or refused command nothing is left; a second one needs --force."""
+    given, out = tmp_path / "given.yaml", tmp_path / "here.yaml"
+    given.write_text(to_yaml({"data": {"path": config.data.path}, "model": {"size": "tiny"}, "profile": "busy"}))
+    words = ["measure", str(given), "trainer.batch_size=4", "--out", str(out)]
+    assert run.main([*words, "--strategies", "cpr_mfu", "--steps", "100", "--rounds", "2", "--kills", "2"]) == 0
+    assert "cpr_mfu − none" in capsys.readouterr().out
+    assert load_config(None, [f"profile={out}"]).profile.name == "here"
+    assert run.main(["plan", str(out), "--simulate", "2"]) == 0
+    assert "profile here: a job of 56 h" in capsys.readouterr().out
+    assert run.main(words) == 2
