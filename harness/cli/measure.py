@@ -34,6 +34,8 @@ _STEPS = 5_000
 def measure(options: argparse.Namespace) -> None:
     """Measure the prices with the data, the model and the batches of a configuration, and write them."""
     refuse_to_overwrite(options.out, options.config, force=options.force)
+    if options.out.suffix != ".yaml":
+        raise ConfigError(f"--out: expected FILE.yaml, as the key profile takes it, got {options.out}")
     for name in options.strategies:
         if name not in STRATEGIES:
             raise ConfigError(f"--strategies: unknown strategy {name!r}{suggest(name, STRATEGIES)}")
@@ -49,6 +51,8 @@ def measure(options: argparse.Namespace) -> None:
     subjects = subjects_of(parts, options.strategies or parts)
     subjects = [subject for subject in subjects if _fits(configs, subject, is_named=bool(options.strategies))]
     spec = RunSpec(configs["partial"])
+    if spec.config.trainer.device != "cpu":
+        raise ConfigError(f"trainer.device: expected cpu, got {spec.config.trainer.device}; processor time is measured")
     spec.dataset.verify()
     most = spec.num_steps // CHUNK_STEPS - 1
     if most < 1:
@@ -126,16 +130,18 @@ def constants(
 ) -> dict[str, Any]:
     """The constants of the measured profile, which is otherwise that of ``config``.
 
-    A part without a price is left out. The hours of a full save stay; the fixed part of them is measured. Those of a
-    load are to them as measured. What the lines do not tell stays too. Detection takes as long as on this machine.
+    A part that noise hides is left out; parts that were not measured stay. The hours of a full save stay; their fixed
+    part is measured. Those of a load are to them as measured. What the lines do not tell stays too. Detection takes
+    as long as on this machine.
     """
     given, base = config.profile, config.profile.name.rstrip("*")
     base = base if base in PROFILES else next(iter(PROFILES))
     changed = {key: value for key, value in given if value != getattr(PROFILES[base], key)}
     save_h = given.o_save_h + given.o_save_fixed_h
+    fracs = {**(given.step_frac or {}), **{price.subject.part: price.frac for price in steps}}
     measured: dict[str, Any] = {
         "name": name,
-        "step_frac": {price.subject.part: round(price.frac, 5) for price in steps if price.frac is not None},
+        "step_frac": {part: round(frac, 5) for part, frac in fracs.items() if frac is not None},
         "detect_death_h": round(detection.median / 3600, 8),
     }
     if save.has_fixed:
