@@ -73,7 +73,6 @@ def measure(options: argparse.Namespace) -> None:
                     subject,
                     job_samples=options.job_samples,
                     rounds=rounds,
-                    folder=folder / subject.part,
                     done=lambda number, done=done: done(number, rounds),
                 )
             steps.append(price)

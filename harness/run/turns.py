@@ -9,32 +9,31 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
-from threading import Semaphore
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 
-from harness import sources
-from harness.cluster.protocol import NO_ROWS, Cluster
+from harness.cluster.local import LocalCluster, LocalRanks
+from harness.cluster.protocol import NO_ROWS
 from harness.cluster.server import RankServer, RankSpec
-from harness.cluster.supervisor_client import SupervisorClient
+from harness.cluster.supervisor_client import Channel, Resumption, SupervisorClient
 from harness.config.derived import job_costs
 from harness.config.model import Config, TraceConfig
-from harness.core.errors import RunStopped
-from harness.core.events import Trained
-from harness.core.faults import FaultTime
 from harness.core.plans import Progress, Rank
 from harness.core.strategies import make_strategy
-from harness.run import assemble
+from harness.recovery.requests import Wait
 from harness.run.job import Job
 from harness.run.spec import RunSpec
 from harness.run.trainer import Trainer
 from harness.run.verify import Variant
-from harness.store import Store, in_background
+from harness.store import MemoryStore
 from harness.store.kinds import save_kind
 
+T = TypeVar("T")
 CHUNK_STEPS = 25
 """Steps that a run trains in a turn."""
 _REPEATS = 5  # of a choice of rows
@@ -113,15 +112,14 @@ def subjects_of(parts_of: Mapping[str, Set[str]], strategies: Iterable[str]) -> 
 
 
 def quiet(config: Config) -> Config:
-    """``config`` on engine ``local`` as it trains and does nothing else: no save, failure, evaluation or counter."""
+    """``config`` on engine ``local``, which trains and does nothing else: no save, failure, evaluation or counter."""
     keys: dict[str, dict[str, Any]] = {
         "cache": {"mode": "none"},
         "cluster": {"num_trainers": 1, "spares": 0, "on_loss": "replace", "on_notice": "none"},
         "eval": {"points": 0, "max_samples": 256},
-        "metrics": {"log_every_steps": CHUNK_STEPS, "update_pls": False},
-        "resume": {"every_s": 1e9},
-        "save": {"mode": "sync"},
-        "store": {"kind": "files", "keep_finished": False},
+        "metrics": {"update_pls": False},
+        "resume": {"every_s": None},
+        "store": {"keep_finished": False},
         "wandb": {"mode": "disabled"},
     }
     if "interval_samples" in type(config.strategy).model_fields:
@@ -129,8 +127,21 @@ def quiet(config: Config) -> Config:
     return Variant("quiet", keys).of(config, "local", TraceConfig())
 
 
+class _Silent(Channel):
+    """The channel to a supervisor of a run from step 0, of which nothing is recorded."""
+
+    def call(self, name: str, *args: Any) -> Any:
+        return Resumption(root=Path(), next_number=0, point=None)
+
+    def tell(self, name: str, **values: Any) -> None:
+        """There is no record."""
+
+    def is_stopping(self) -> bool:
+        return False
+
+
 class _Server(RankServer):
-    def choose(self, kind: str, tracked: Sequence[int], held: Mapping[Rank, Any], *, marks: bool) -> None:
+    def choose(self, kind: str, tracked: Sequence[int], held: Mapping[Rank, Tensor], *, marks: bool) -> None:
         """Choose the rows of a save, as a save does; ``marks``: and count them as saved."""
         self.shard.mirrored_N = held.get(self.rank, NO_ROWS)
         rows = save_kind(kind).rows(self.shard, self._tracker, tracked, self.shard.applied_step)
@@ -140,136 +151,83 @@ class _Server(RankServer):
                 self._tracker.saved(table, chosen)
 
 
-@dataclass(eq=False)
-class _Turns:
-    """A run in a thread, which trains one chunk at each call. ``kind``: of its saves; None: it makes none."""
+class Run(Trainer):
+    """A run on engine ``local`` without a record, which goes on when it is told to. No rank dies.
 
-    config: Config
-    folder: Path
-    kind: str | None
-    _servers: list[_Server] = field(default_factory=list)
+    ``kind``: of its saves; None: it makes none.
+    """
 
-    def __post_init__(self) -> None:
-        self._go, self._done, self._is_stopped = Semaphore(0), Semaphore(0), False
-        self._spent_s: float | None = None
-        self._running = in_background("measure", self._carry_out)
+    def __init__(self, config: Config, kind: str | None) -> None:
+        spec, store = RunSpec(quiet(config)), MemoryStore()
+        spec.validate()
+        spec.strategy.saves_initially = False
+        self._servers: list[_Server] = []
+        ranks = LocalRanks(spec.config.num_ps, partial(self._make_server, spec.rank_spec(store)))
+        self._job = Job(spec, store, (), LocalCluster(ranks), SupervisorClient(_Silent()))
+        self._kind = kind
+        super().__init__(self._job)
+        self._awaited(self._start())
 
-    def __call__(self) -> float:
-        """Processor seconds of the next chunk. Raises what ends the run."""
-        self._spent_s = None
-        self._go.release()
-        self._done.acquire()
-        if self._spent_s is None:
-            self._running.result()
-        assert self._spent_s is not None, "a run has more steps than are asked for"
-        return self._spent_s
+    @property
+    def losses(self) -> list[float]:
+        """Of the steps so far."""
+        return self._job.steps.losses
+
+    def _make_server(self, spec: RankSpec, rank: Rank) -> _Server:
+        self._servers.append(_Server(spec, rank))
+        return self._servers[-1]
+
+    def chunk_s(self) -> float:
+        """Processor seconds of the next chunk of steps."""
+        began_s = time.process_time()
+        for _ in range(CHUNK_STEPS):
+            self._awaited(self._advance())
+        return time.process_time() - began_s
 
     def choosing_s(self, *, marks: bool = False) -> float:
         """Processor seconds to choose the rows of a save; ``marks``: and to count them as saved."""
         began_s = time.process_time()
-        if self.kind is not None:
-            held = _awaited(self._job, self._job.recoveries.prepare_save(self._job.requests.ask, self._job.progress()))
+        if self._kind is not None:
+            held = self._awaited(self._job.recoveries.prepare_save(self._job.requests.ask, self._job.progress()))
             for server in self._servers:
-                server.choose(self.kind, self._job.run_spec.tracked, held, marks=marks)
+                server.choose(self._kind, self._job.run_spec.tracked, held, marks=marks)
         return time.process_time() - began_s
 
-    def end(self) -> None:
-        """Stop the run after the chunk under way, and wait for it."""
-        self._is_stopped = True
-        self._go.release()
-        self._running.exception()
-
-    def _carry_out(self) -> None:
-        self._go.acquire()
+    def _awaited(self, steps: Coroutine[Wait, Any, T]) -> T:
+        """The result of a coroutine of the step loop."""
+        replies = None
         try:
-            if not self._is_stopped:
-                assemble.run(self.config, self.folder, parts=assemble.Parts(train=self._train, make_server=self._serve))
-        except RunStopped:
-            pass
-        finally:
-            self._done.release()
-
-    def _serve(self, spec: RankSpec, rank: Rank) -> _Server:
-        self._servers.append(_Server(spec, rank))
-        return self._servers[-1]
-
-    def _train(
-        self, config: Config, store: Store, faults: tuple[FaultTime, ...], cluster: Cluster, client: SupervisorClient
-    ) -> None:
-        torch.set_num_threads(config.trainer.num_threads)
-        spec = RunSpec(config)
-        spec.strategy.saves_initially = False
-        self._job = Job(spec, store, faults, cluster, _Chunks(client, self._chunk_ended))
-        self._began_s = time.process_time()
-        Trainer(self._job).run()
-
-    def _chunk_ended(self) -> None:
-        self._spent_s = time.process_time() - self._began_s
-        self._done.release()
-        self._go.acquire()
-        if self._is_stopped:
-            raise RunStopped(None)
-        self._began_s = time.process_time()
-
-
-class _Chunks(SupervisorClient):
-    """A client of the supervisor that calls ``ended`` after each chunk of steps."""
-
-    def __init__(self, client: SupervisorClient, ended: Callable[[], None]) -> None:
-        super().__init__(client.channel)
-        self._ended = ended
-
-    def record(self, event: Any) -> None:
-        super().record(event)
-        if isinstance(event, Trained):
-            self._ended()
-
-
-def _awaited(job: Job, coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine of the step loop, on engine ``local``, where no rank dies."""
-    replies = None
-    try:
-        while True:
-            replies = job.requests.await_replies(coroutine.send(replies).sent)
-    except StopIteration as end:
-        return end.value
+            while True:
+                replies = self._job.requests.await_replies(steps.send(replies).sent)
+        except StopIteration as end:
+            return end.value
 
 
 def measure_step(
-    configs: Mapping[str, Config],
-    subject: Subject,
-    *,
-    job_samples: int,
-    rounds: int,
-    folder: Path,
-    done: Callable[[int], None],
+    configs: Mapping[str, Config], subject: Subject, *, job_samples: int, rounds: int, done: Callable[[int], None]
 ) -> StepPrice:
-    """The price of a subject, from ``rounds`` chunks of each run, in the new ``folder``.
+    """The price of a subject, from ``rounds`` chunks of each run.
 
     ``configs``: of all strategies, by name, as the user has them. ``job_samples``: of the job that the profile
-    describes. ``done``: called with the rounds done. Raises as ``assemble.run``.
+    describes. ``done``: called with the rounds done. Raises UserError, RankFailed. Sets torch's number of threads.
     """
     gc.collect()  # shards of a former call
     _, name, base = subject
+    torch.set_num_threads(configs[name].trainer.num_threads)
     dues = {each: _due(configs[each], job_samples) for each in dict.fromkeys(("none", base, name))}
-    runs = {each: _Turns(quiet(configs[each]), folder / each, kind) for each, (kind, _) in dues.items()}
-    runs[_CONTROL] = _Turns(quiet(configs["none"]), folder / _CONTROL, None)
+    runs = {each: Run(configs[each], kind) for each, (kind, _) in dues.items()}
+    runs[_CONTROL] = Run(configs["none"], None)
+    for run in runs.values():  # compiles, and fills a mirror
+        run.chunk_s()
+        run.choosing_s()
     spent, order = {each: list[float]() for each in runs}, [*runs]
-    try:
-        with sources.modules_fixed():
-            for run in runs.values():  # compiles, and fills a mirror
-                run()
-                run.choosing_s()
-            for number in range(rounds):
-                for each in order:
-                    spent[each].append(runs[each]())
-                order = [*order[1:], order[0]]
-                done(number + 1)
-            chosen = [runs[name].choosing_s() - runs[base].choosing_s() for _ in range(_REPEATS)]
-            marked_s = runs[name].choosing_s(marks=True) - runs[base].choosing_s(marks=True)
-    finally:
-        for run in runs.values():
-            run.end()
+    for number in range(rounds):
+        for each in order:
+            spent[each].append(runs[each].chunk_s())
+        order = [*order[1:], order[0]]
+        done(number + 1)
+    chosen = [runs[name].choosing_s() - runs[base].choosing_s() for _ in range(_REPEATS)]
+    marked_s = runs[name].choosing_s(marks=True) - runs[base].choosing_s(marks=True)
     step_s, between = statistics.median(spent["none"]) / CHUNK_STEPS, dues[name][1]
     marks_s = max(0, marked_s - statistics.median(chosen))
     return StepPrice(

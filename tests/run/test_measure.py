@@ -10,9 +10,12 @@ from harness.config.experiment import load_config
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import ConfigError
+from harness.core.events import Trained
+from harness.record.event_log import read_events
+from harness.run import assemble
 from harness.run.measure import Line, measure_detection, measure_saves
 from harness.run.spec import RunSpec
-from harness.run.turns import Estimate, StepPrice, Subject, measure_step, subjects_of
+from harness.run.turns import CHUNK_STEPS, Estimate, Run, StepPrice, Subject, measure_step, quiet, subjects_of
 from harness.store import newest_checkpoint
 from tests.runs import changed
 
@@ -78,7 +81,7 @@ def test_a_profile_file_is_refused_with_its_line(tmp_path: Path) -> None:
         load_config(None, [f"profile={tmp_path}/p.yaml"])
 
 
-def test_runs_take_turns_and_their_trackers_choose(config: Config, tmp_path: Path) -> None:
+def test_runs_take_turns_and_their_trackers_choose(config: Config) -> None:
     """Real runs of none, cpr_mfu, cpr_mirror and the control, in one process.
 
     A priority save of the job is due after an eighth of 4.48 h: of 56 h, with batches of 4, 14,000 steps.
@@ -93,7 +96,6 @@ def test_runs_take_turns_and_their_trackers_choose(config: Config, tmp_path: Pat
         Subject("mirror", "cpr_mirror", "cpr_mfu"),
         job_samples=5_600_000,
         rounds=3,
-        folder=tmp_path / "steps",
         done=turns.append,
     )
     assert turns == [1, 2, 3]
@@ -101,6 +103,20 @@ def test_runs_take_turns_and_their_trackers_choose(config: Config, tmp_path: Pat
     assert found.steps_between == 14_000
     assert found.choosing is not None
     assert found.choosing.high > 0
+
+
+def test_a_run_that_takes_turns_trains_as_any_other(config: Config, tmp_path: Path) -> None:
+    """Its losses equal, to the bit, those of the same run with a record; choosing rows in between changes none."""
+    config = quiet(changed(config, strategy__name="cpr_mirror"))
+    turns = Run(config, "with_mirror")
+    for _ in range(2):
+        turns.chunk_s()
+        turns.choosing_s()
+    run_dir = tmp_path / "run"
+    assemble.run(config, run_dir)
+    trained = [event for event in read_events(run_dir / "events.jsonl") if isinstance(event, Trained)]
+    losses = [loss for event in trained for loss in event.losses]
+    assert turns.losses == losses[: 2 * CHUNK_STEPS]
 
 
 def test_saves_are_checkpoints_of_several_sizes(config: Config, tmp_path: Path) -> None:
