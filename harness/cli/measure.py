@@ -53,13 +53,13 @@ def measure(options: argparse.Namespace) -> None:
     spec = RunSpec(configs["partial"])
     if spec.config.trainer.device != "cpu":
         raise ConfigError(f"trainer.device: expected cpu, got {spec.config.trainer.device}; processor time is measured")
-    spec.dataset.verify()
     most = spec.num_steps // CHUNK_STEPS - 1
     if most < 1:
         raise ConfigError(f"data.path: expected samples of at least {2 * CHUNK_STEPS} steps, got {spec.num_steps}")
     if options.steps is not None and options.steps > most * CHUNK_STEPS:
         raise ConfigError(f"--steps: expected at most {most * CHUNK_STEPS} with these samples, got {options.steps}")
     rounds = min(most, max(1, (options.steps or _STEPS) // CHUNK_STEPS))
+    spec.dataset.verify()
     assemble.prepare_fork_server()
     steps: list[StepPrice] = []
     with tempfile.TemporaryDirectory(prefix="measure-") as name:
