@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Column, Table
 
 from harness.cli import console
@@ -82,7 +83,7 @@ def measure(options: argparse.Namespace) -> None:
     lines = [
         options.command_line,
         *_facts(spec, rounds * CHUNK_STEPS, options.job_samples),
-        *(" ".join(row) for row in map(_row, steps)),
+        *map(_of_step, steps),
         *_of_files(save, load),
         f"detection of a death: {_shown(1e3 * detection)} ms",
     ]
@@ -164,20 +165,22 @@ def _facts(spec: "RunSpec", num_steps: int, job_samples: int) -> Iterator[str]:
         f"{spec.num_rows:,} rows of {spec.footprint.row_width} values, batches of {config.trainer.batch_size}, "
         f"{config.num_ps} PS ranks, {config.trainer.num_threads} threads; {num_steps:,} steps of each run"
     )
-    yield f"rows are chosen for a job of {job_samples:,} samples; intervals are 95 %; in % of a step:"
+    yield f"rows are chosen for a job of {job_samples:,} samples; [95 % intervals]"
 
 
-def _row(price: "StepPrice") -> tuple[str, ...]:
-    """Part, strategies, % of a step: touching, choosing, both, control; milliseconds of a step; the price."""
-    subject, percent = price.subject, [price.touching, price.choosing, price.total, price.control]
-    return (
-        subject.part,
-        f"{subject.strategy} − {subject.base}",
-        *("–" if each is None else _shown(100 * each) for each in percent),
-        "–" if price.steps_between is None else f"{price.steps_between:,}",
-        f"{1e3 * price.step_s:.2f}",
-        "no price: not above the control" if price.frac is None else f"{price.frac:.2%}",
-    )
+def _of_step(price: "StepPrice") -> str:
+    """A line of the file on a part: with what, and how often, rows are chosen."""
+    part, strategy, base = price.subject
+    touching, choosing, total, control = _percents(price)
+    chosen = f", choosing {choosing} with a save every {price.steps_between:,} steps" if price.choosing else ""
+    words = f"{part} ({strategy} less {base}): {total} % of a step of {1e3 * price.step_s:.2f} ms; touching {touching}"
+    return f"{words}{chosen}; control {control}" + "; not above the control: no price" * (price.frac is None)
+
+
+def _percents(price: "StepPrice") -> list[str]:
+    """Touching, choosing, both and the control, in % of a step."""
+    values = (price.touching, price.choosing, price.total, price.control)
+    return ["–" if each is None else _shown(100 * each) for each in values]
 
 
 def _of_files(save: "Line", load: "Line") -> Iterator[str]:
@@ -188,16 +191,16 @@ def _of_files(save: "Line", load: "Line") -> Iterator[str]:
 
 
 def _show(steps: Sequence["StepPrice"], lines: Sequence[str]) -> None:
-    title = "% of a step of strategy none, processor time of all ranks, with 95 % intervals"
-    names = ["part", "measured by", "touching", "choosing", "both", "control", "steps a save", "step ms", "price"]
-    headings = [Column(name, justify="right" if place > 1 else "left") for place, name in enumerate(names)]
-    table = Table(*headings, title=title, title_justify="left", box=None)
+    title = "% of a step of strategy none, processor time of all ranks; [95 % interval]"
+    headings = ("part", "touching", "choosing", "both", "control", "price")
+    table = Table(*(Column(each, justify="right") for each in headings), title=title, title_justify="left", box=None)
     for price in steps:
-        table.add_row(*_row(price))
+        shown = "unknown" if price.frac is None else f"{price.frac:.2%}"
+        table.add_row(price.subject.part, *map(escape, _percents(price)), shown)
     console.show(table)
     for line in lines:
         console.say(line)
 
 
 def _shown(value: "Estimate") -> str:
-    return f"{value.median:.3g} ({value.low:.3g} to {value.high:.3g})"
+    return f"{value.median:.3g} [{value.low:.3g}, {value.high:.3g}]"

@@ -146,7 +146,8 @@ def test_the_command_writes_a_profile_that_plan_takes(
     given.write_text(to_yaml({"data": {"path": config.data.path}, "model": {"size": "tiny"}, "profile": "busy"}))
     words = ["measure", str(given), "trainer.batch_size=4", "--out", str(out)]
     assert run.main([*words, "--strategies", "cpr_mfu", "--steps", "100", "--rounds", "2", "--kills", "2"]) == 0
-    assert "cpr_mfu − none" in capsys.readouterr().out
+    assert "mfu (cpr_mfu less none): " in out.read_text()
+    assert "detection of a death: " in capsys.readouterr().out
     assert load_config(None, [f"profile={out}"]).profile.name == "here"
     assert run.main(["plan", str(out), "--simulate", "2"]) == 0
     assert "profile here: a job of 56 h" in capsys.readouterr().out
