@@ -34,8 +34,8 @@ from harness.store import MemoryStore
 from harness.store.kinds import save_kind
 
 T = TypeVar("T")
-CHUNK_STEPS = 25
-"""Steps that a run trains in a turn."""
+CHUNK_STEPS = 10
+"""Steps that a run trains in a turn. Of as many steps in all, longer turns have wider intervals."""
 _REPEATS = 5  # of a choice of rows
 _CONTROL = "control"
 _NEVER = 1 << 60  # samples between saves, so that there is none
