@@ -253,6 +253,6 @@ def _due(config: Config, job_samples: int) -> tuple[str | None, int | None]:
     if due is None:
         return None, None
     step = -(-due // size)
-    here = {"step": step, "samples": step * size, "previous_samples": (step - 1) * size}
-    plan = strategy.plan_save(Progress(**here, total_samples=job_samples))
+    before, here = (step - 1) * size, step * size
+    plan = strategy.plan_save(Progress(step=step, samples=here, previous_samples=before, total_samples=job_samples))
     return plan and plan.kind, step
