@@ -95,8 +95,8 @@ class UpdateCounter:
     def __init__(self, placement: Placement, tracked: tuple[int, ...]) -> None:
         ends = [0, *(table + end for table in tracked for end in (0, 1)), -1]
         # In the order of keys: where each rank begins, its tracked tables begin, end, begin, ..., and where it ends.
-        edges_RE = placement.offsets_RT[:, ends] + placement.rank_base_R[:-1, None]
-        self._edges_RE = np.ascontiguousarray(edges_RE)
+        self._local_RE = np.ascontiguousarray(placement.offsets_RT[:, ends])
+        self._edges_RE = self._local_RE + placement.rank_base_R[:-1, None]
 
     def __call__(self, keys_N: NDArray[np.int64], counts_N: NDArray[np.int32]) -> tuple[list[int], list[int]]:
         """Sums by rank of ``counts_N``, the updates of rows ``keys_N`` (ascending): of all and of tracked tables."""
@@ -104,6 +104,11 @@ class UpdateCounter:
         all_R = sums_RE[:, -1] - sums_RE[:, 0]
         tracked_R = sums_RE[:, 2:-1:2].sum(axis=1) - sums_RE[:, 1:-1:2].sum(axis=1)
         return all_R.tolist(), tracked_R.tolist()
+
+    def of_rank(self, k: int, rows_N: NDArray[np.int64], counts_N: NDArray[np.int32]) -> tuple[int, int]:
+        """The same sums of one rank's rows, as local flat rows (ascending)."""
+        sums = sums_before(rows_N, counts_N, self._local_RE[k]).tolist()
+        return sums[-1] - sums[0], sum(sums[2:-1:2]) - sum(sums[1:-1:2])
 
 
 class UpdateLedger(Resumable):

@@ -124,14 +124,11 @@ class ParityRecovery(Recovery):
         num_lookups = 0 if exchange.pull_N is None else len(exchange.pull_N)
         if reply is None or len(reply) == num_lookups:  # applied before, or a push of no rows
             return None if exchange.pull_N is None else reply
-        changes_NX = reply[num_lookups:]
-        self._changes[self._groups.holder_of[rank]].append((push.rows_N, changes_NX))
-        # In the reply, and in the message with row ids, counts and flags.
-        self.wire_bytes += 2 * changes_NX.nbytes + push.rows_N.nbytes + push.counts_N.nbytes + len(push.rows_N)
-        k, counts_N = ps_index(rank), push.counts_N.numpy()
-        updates_R, tracked_R = self.run.count_updates(push.rows_N.numpy() + self.run.placement.rank_base_R[k], counts_N)
-        updates, tracked = self._unsaved[rank]
-        self._unsaved[rank] = updates + updates_R[k], tracked + tracked_R[k]
+        self._changes[self._groups.holder_of[rank]].append((push.rows_N, reply[num_lookups:]))
+        # In the reply, and in the message with row ids, counts and flags: 8, 4 and 1 bytes.
+        self.wire_bytes += len(push.rows_N) * (2 * torch.float32.itemsize * self.run.width + 13)
+        counts = self.run.count_updates.of_rank(ps_index(rank), push.rows_N.numpy(), push.counts_N.numpy())
+        self._unsaved[rank] = self._unsaved[rank][0] + counts[0], self._unsaved[rank][1] + counts[1]
         return None if exchange.pull_N is None else reply[:num_lookups]
 
     async def settle(self, ask: Ask, progress: Progress) -> None:
