@@ -18,7 +18,7 @@ from harness.core.placement import Placement, budget_rows
 from harness.core.resumable import Resumable
 from harness.core.seeds import derive, generator
 from harness.core.shard import Shard
-from harness.kernels.row_loops import add_at, row_distances
+from harness.kernels.row_loops import add_at, mark, row_distances, state_norms
 from harness.kernels.samples import LIST, LISTS, forget, keep_sampled
 from harness.kernels.selection import largest
 
@@ -374,7 +374,7 @@ class OldestTracker(Tracker):
         self.reset()
 
     def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
-        self._is_dirty_M[rows_N.numpy()] = True
+        mark(self._is_dirty_M, rows_N.numpy())
 
     def choose(self, table: int, step: int) -> Tensor:
         span = self._shard.span(table)
@@ -411,23 +411,29 @@ class StateTracker(TopTracker):
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
         super().__init__(shard, spec)
-        self._saved = {table: self._norms(shard.span(table)) for table in spec.tables}
+        self._saved = {table: torch.zeros(len(shard.rows_MD[shard.span(table)])) for table in spec.tables}
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
         return 4 * sum(placement.num_local_rows(rank_index, table) for table in spec.tables)
 
-    def _norms(self, rows: Tensor | slice) -> Tensor:
-        states_NS = self._shard.rows_MD[rows, self._shard.dim :].contiguous()
-        return distances(states_NS, torch.zeros_like(states_NS))
+    def _norms(self, rows_N: NDArray[np.int64]) -> NDArray[np.float32]:
+        return state_norms(self._shard.rows_MD.numpy(), self._shard.dim, rows_N)
 
     def _scores(self, table: int) -> Tensor:
-        return self._norms(self._shard.span(table)) - self._saved[table]
+        """Where updates are counted, a row without unsaved ones has not grown: its state is not read."""
+        span, pending_M = self._shard.span(table), self._shard.pending_M
+        num_rows = span.stop - span.start
+        own_N = np.arange(num_rows) if pending_M is None else np.flatnonzero(pending_M[span].numpy() != 0)
+        growth_T = np.zeros(num_rows, np.float32)
+        growth_T[own_N] = self._norms(own_N + span.start) - self._saved[table].numpy()[own_N]
+        return torch.from_numpy(growth_T)
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
         if table in self._saved:
-            own = slice(None) if isinstance(rows, slice) else rows - self._shard.span(table).start
-            self._saved[table][own] = self._norms(rows)
+            span = self._shard.span(table)
+            rows_N = np.arange(span.start, span.stop) if isinstance(rows, slice) else rows.numpy()
+            self._saved[table].numpy()[rows_N - span.start] = self._norms(rows_N)
 
     def reset(self) -> None:
         for table in self._saved:

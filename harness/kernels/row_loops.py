@@ -8,7 +8,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import float32, float64, int32, int64, uint64, void
+from numba import boolean, float32, float64, int32, int64, uint64, void
 
 from harness.kernels.compiler import AHEAD, FLOATS_PER_LINE, compiled_for
 from harness.kernels.native import prefetch
@@ -124,6 +124,30 @@ def add_at(out_M: Any, rows_N: Any, values_N: Any) -> None:
         if n + AHEAD < num_rows:
             prefetch(out_M.ctypes.data + rows_N[n + AHEAD] * 4)
         out_M[rows_N[n]] += values_N[n]
+
+
+@compiled_for(void(boolean[::1], int64[::1]))
+def mark(out_is_M: Any, rows_N: Any) -> None:
+    """Set ``out_is_M`` at ``rows_N``, which are prefetched."""
+    num_rows = len(rows_N)
+    for n in range(num_rows):
+        if n + AHEAD < num_rows:
+            prefetch(out_is_M.ctypes.data + rows_N[n + AHEAD])
+        out_is_M[rows_N[n]] = True
+
+
+@compiled_for(float32[::1](float32[:, ::1], int64, int64[::1]))
+def state_norms(rows_MX: Any, dim: int, rows_N: Any) -> Any:
+    """The L2 norms of the columns behind the first ``dim``, of ``rows_N``: the distances of :func:`distance` from 0."""
+    num_rows, width = len(rows_N), rows_MX.shape[1]
+    states_MS, zeros_1S = rows_MX[:, dim:], np.zeros((1, width - dim), np.float32)
+    norms_N = np.empty(num_rows, np.float32)
+    for n in range(num_rows):
+        if n + AHEAD < num_rows:
+            for column in range(dim, width, FLOATS_PER_LINE):
+                prefetch(rows_MX.ctypes.data + (rows_N[n + AHEAD] * width + column) * 4)
+        norms_N[n] = distance(states_MS, rows_N[n], zeros_1S, 0, width - dim)
+    return norms_N
 
 
 _word = numba.njit(nogil=True)(word)
