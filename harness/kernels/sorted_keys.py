@@ -87,6 +87,34 @@ def sums_before(keys_N: Any, counts_N: Any, edges_E: Any) -> Any:
     return sums_E
 
 
+@compiled_for("Tuple((int64[::1], int64[::1]))(int64[::1], int64[::1])")
+def shared(keys_K: Any, keys_N: Any) -> Any:
+    """The places of the keys that are in both lists, which ascend: in ``keys_K``, and in ``keys_N``.
+
+    A key that is d above ``keys_K[k]`` is at most d places behind it, and just there where no number is left out.
+    """
+    places_2N, num_shared, k, last = np.empty((2, len(keys_N)), np.int64), 0, int64(0), len(keys_K) - 1
+    for n in range(len(keys_N) if last >= 0 else 0):
+        key, high = keys_N[n], min(last, k + max(keys_N[n] - keys_K[k], 0))
+        if keys_K[high] == key:
+            k = high
+        else:
+            reach = 64
+            while k + reach < high and keys_K[k + reach] < key:
+                k += reach
+                reach *= 2
+            high = min(high, k + reach)
+            while k < high:
+                middle = (k + high) >> 1
+                if keys_K[middle] < key:
+                    k = middle + 1
+                else:
+                    high = middle
+        places_2N[0, num_shared], places_2N[1, num_shared] = k, n
+        num_shared += int64(keys_K[k] == key)
+    return places_2N[0, :num_shared], places_2N[1, :num_shared]
+
+
 @compiled_for("Tuple((int64[::1], int32[::1], int64[::1], int64[::1]))(int64[::1], int64, int32[::1])")
 def merge(words_A: Any, num_bits: int, counts_A: Any) -> Any:
     """The union of keys, from sorted words: upper bits a key, low ``num_bits`` bits the number of its access.

@@ -23,6 +23,8 @@ from harness.core.placement import num_mirrored
 from harness.core.plans import Progress, Rank, ps_index, ps_rank
 from harness.core.shard import Shard
 from harness.core.trackers import top_rows
+from harness.kernels.row_loops import take_rows
+from harness.kernels.sorted_keys import shared
 from harness.recovery.kinds import Checkpoint, Recovery, RunFacts, UploadedRows
 from harness.store import ROW_ID_BYTES
 
@@ -99,13 +101,13 @@ class Mirror(Checkpoint):
         if self._begun is None or self._begun[0] > step:
             return
         (_, plan, grads_ND), self._begun = self._begun, None
-        where_N, is_held_N = self._find(plan.keys_N)
-        rows_N, counts_N = where_N[is_held_N], plan.counts_N[is_held_N]
+        rows_N, places_N = shared(self._keys_K, plan.keys_N)
+        counts_N = plan.counts_N[places_N]
         self._accesses_K[rows_N] += counts_N
         self.run.optimizer.step(
             self._values_KX,
             torch.from_numpy(rows_N),
-            grads_ND[torch.from_numpy(is_held_N)],
+            torch.from_numpy(take_rows(grads_ND.numpy(), places_N)),
             self.run.learning_rate,
             pending_M=torch.from_numpy(self._unsaved_K),
             counts_N=torch.from_numpy(counts_N),

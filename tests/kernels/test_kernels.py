@@ -14,6 +14,7 @@ from harness.core.seeds import words
 from harness.kernels import compiler, parsing
 from harness.kernels.click_records import gather
 from harness.kernels.row_loops import draw_rows
+from harness.kernels.sorted_keys import shared
 from tests.forked import import_from, said_by
 
 
@@ -26,6 +27,18 @@ def test_initial_rows_are_those_of_their_stream() -> None:
     units_KD = (words(key, numbers_KD) >> 40).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)
     assert np.array_equal(rows_KX[:, :dim], units_KD * np.float32(bound))
     assert np.isnan(rows_KX[:, dim]).all()
+
+
+def test_shared_keys_are_those_of_an_intersection() -> None:
+    """Of lists with and without gaps, short and empty ones among them."""
+    rng = np.random.default_rng(5)
+    for _ in range(1_000):
+        num_keys, fracs = int(rng.integers(0, 500)), rng.choice([0.0, 0.02, 0.5, 1.0], 2)
+        keys_K, keys_N = (np.flatnonzero(rng.random(num_keys) < frac) * rng.choice([1, 1000]) for frac in fracs)
+        ours, theirs = shared(keys_K, keys_N)
+        both = np.intersect1d(keys_K, keys_N)
+        assert np.array_equal(keys_K[ours], both)
+        assert np.array_equal(keys_N[theirs], both)
 
 
 def test_a_function_compiles_in_memory_and_its_mistakes_are_reported(
