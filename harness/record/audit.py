@@ -102,6 +102,7 @@ class _Auditor:
         self._num_kills: Counter[str] = Counter()  # by rank, not yet matched by a Lost event
         self._dead: list[str] = []
         self._with_chief: set[str] = set()  # trainers killed between two steps since the last recovery
+        self._measures_movement: bool = config["eval"]["movement"]
         self._undropped: list[Recovered] = []  # whose drop of AUC may follow
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
         self._hangs = False  # whether one of these kills stopped a rank
@@ -435,6 +436,8 @@ class _Auditor:
             self._expect("evaluations of a drop after a rollback", len(known) + event.num_samples, 0)
         exact = 0.0 if is_rollback and self._started.restores_exactly else None
         self._expect("drop", event.drop, known[0] - known[1] if len(known) == 2 else exact)
+        if not event.num_samples or not self._measures_movement:
+            self._expect("movement without a measurement", event.movement, exact if self._measures_movement else None)
 
     def _check_dense(self, event: Recovered) -> None:
         """The dense network is kept unless all trainers died between two steps. Where it goes on says what it has lost.

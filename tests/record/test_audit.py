@@ -150,6 +150,7 @@ def test_figures_that_contradict_other_events_are_noticed() -> None:
         ("cpr_vanilla", {"auc_after": None}, r"drop is 0\.002, the events give None"),
         ("cpr_vanilla", {"ranks": ["ps3"]}, "a drop of AUC at a failure of ps3, but no recovery"),
         ("full", {"drop": 1e-3}, r"drop is 0\.001, the events give 0\.0"),
+        ("full", {"movement": 0.5}, r"movement without a measurement is 0\.5, the events give None"),
         ("full", {"num_samples": 7}, "evaluations of a drop after a rollback is 7, the events give 0"),
     ],
 )
