@@ -59,7 +59,7 @@ def run_plan(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("cpr5", "expected a profile or a trace file (TRACE.csv); did you mean cpr56?"),
+        ("cpr5", "expected a profile (or FILE.yaml of one) or a trace file (TRACE.csv); did you mean cpr56?"),
         ("cpr56 --simulate 10 trace.law.model=pareto", "trace.law.model: 'pareto' is not one of exponential, gamma, "),
         (
             "cpr56 --simulate 10 trace.law.model=fit trace.law.trace=failure_traces/empty.csv",
