@@ -174,7 +174,8 @@ def _of_step(price: "StepPrice") -> str:
     touching, choosing, total, control = _percents(price)
     chosen = f", choosing {choosing} with a save every {price.steps_between:,} steps" if price.choosing else ""
     words = f"{part} ({strategy} less {base}): {total} % of a step of {1e3 * price.step_s:.2f} ms; touching {touching}"
-    return f"{words}{chosen}; control {control}" + "; not above the control: no price" * (price.frac is None)
+    hidden = "; not twice what the control is off: no price" if price.frac is None else ""
+    return f"{words}{chosen}; control {control}{hidden}"
 
 
 def _percents(price: "StepPrice") -> list[str]:

@@ -109,11 +109,21 @@ _PRICES = {
 
 # What this package costs at Criteo Kaggle's size, eight PS ranks (docs/CPR.md, "Prices").
 _MEASURED = {
-    "o_save_h": 0.8 * _CPR56.o_save_h,  # derived: with the fixed part a full save costs O_save, as published
-    "o_save_fixed_h": 0.2 * _CPR56.o_save_h,  # measured: about 20 % of a full save of 0.5 GB
-    "detect_death_h": 0.016 / 3600,  # measured: a process on the same machine (docs/PERFORMANCE.md)
-    # Measured, summed over eight ranks: touching and choosing rows. Other trackers, replicas and the mirror: unknown.
-    "step_frac": {"mfu": 0.031, "ssu": 0.020, "mass": 0.058},
+    "o_save_h": 0.97 * _CPR56.o_save_h,  # derived: with the fixed part a full save costs O_save, as published
+    "o_save_fixed_h": 0.03 * _CPR56.o_save_h,  # measured: 2.2 to 5.6 % of a full save of 2.2 GB
+    "detect_death_h": 0.029 / 3600,  # measured: a process on the same machine
+    "step_frac": {  # measured, summed over eight ranks
+        "mfu": 0.014,
+        "ssu": 0.013,
+        "mass": 0.024,
+        "oldest": 0.016,
+        "random": 0.013,
+        "scar": 0.009,
+        "changed": 0.018,
+        "replica": 0.081,
+        "mirror": 0.114,
+        "parity": 0.152,
+    },
 }
 
 PROFILES: dict[str, Profile] = {
