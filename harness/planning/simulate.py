@@ -242,6 +242,7 @@ class _Run:
         self._next_step = 0  # the first boundary at which a kill may strike
         self._to_come: deque[PlannedFault] = deque()
         self._is_saving = False  # whether the kill to come interrupts the save of its boundary
+        self._struck_h = 0.0  # failures up to this hour strike with the one that interrupted last
 
     def strikes(self, planned_kills: Sequence[PlannedFault]) -> Iterator[PlannedFault]:
         """The faults in order, each at the boundary at which the wall clock reaches its hour; for the clock ``wall``.
@@ -251,10 +252,20 @@ class _Run:
         """
         self._to_come = to_come = deque(planned_kills)
         while to_come and (step := self._strike_step(to_come[0])) < self.job.num_steps:
+            if self._is_saving:
+                yield self._take_struck(step)
+                continue
             due = [to_come.popleft()]
-            while not self._is_saving and to_come and self._reads(to_come[0]) <= step:
+            while to_come and self._reads(to_come[0]) <= step:
                 due.append(to_come.popleft())
             yield merge_faults(step, due)
+
+    def _take_struck(self, step: int) -> PlannedFault:
+        """The failures that have interrupted what began at boundary ``step``: those whose hour has come by then."""
+        due = [self._to_come.popleft()]
+        while self._to_come and self._to_come[0].hour <= self._struck_h:
+            due.append(self._to_come.popleft())
+        return merge_faults(step, due)
 
     def _strike_step(self, planned_kill: PlannedFault) -> int:
         """The boundary at which the fault strikes. The saves up to it are charged, since they move the clock."""
@@ -276,6 +287,7 @@ class _Run:
     def _interrupts(self, hour: float, samples: int, prices_h: Mapping[str, float]) -> bool:
         """Whether a failure at ``hour`` interrupts what begins now and has these prices. Charges what is then spent."""
         spent_h = self.overhead.spent_by(hour, samples, prices_h) if self.job.interrupts else None
+        self._struck_h = max(hour, self.overhead.wall_h(samples))
         self.overhead.charge_spent(spent_h or {})
         return spent_h is not None
 
@@ -285,7 +297,7 @@ class _Run:
             return None
         prices_h = self.ledgers.recovery_prices_h(plan, progress, injection)
         is_struck = self._interrupts(self._to_come[0].hour, progress.samples, prices_h)
-        return self._to_come.popleft() if is_struck else None
+        return self._take_struck(progress.samples // self.job.batch_size) if is_struck else None
 
     def _reads(self, planned_kill: PlannedFault) -> int:
         """The boundary at which the wall clock reaches the fault's hour, by the overhead charged so far."""

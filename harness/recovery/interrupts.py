@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from harness.cluster.protocol import Written
 from harness.cluster.supervisor_client import SupervisorClient
@@ -17,12 +18,14 @@ from harness.recovery.recoveries import rolls_back
 class Interrupts:
     """Carries out the next failure if its hour falls into those of a save or a recovery, and charges these until then.
 
+    Failures of the same hour, or whose hours have all come when these begin, strike together.
+
     What is written or restored by then counts for nothing: a save has no manifest yet. The next request finds the dead
     ranks; it may be an empty one.
 
     Args:
         to_come: the faults to come, with their numbers, by hour; none without ``trace.interrupts``.
-        take: marks the first of them as taken.
+        take: marks these, the first of them, as taken.
         expect_losses: measures the model before the faults with these numbers.
     """
 
@@ -40,7 +43,7 @@ class Interrupts:
         prices_h = self.accounting.save_prices_h(written, tier)
         if self._spent_h(prices_h, progress) is None:
             return False
-        await self.expect_losses([self._due()[-1][0]])
+        await self.expect_losses(self.injections.losses(number for number, _ in self._due(progress)))
         sizes = self.accounting.save_bytes(written, self.accounting.dense_bytes)
         return self._strike("save", prices_h, sizes, progress, tier)
 
@@ -52,22 +55,28 @@ class Interrupts:
         return self._strike("recovery", prices_h, sizes, progress, tier)
 
     def _spent_h(self, prices_h: Mapping[str, float], progress: Progress) -> dict[str, float] | None:
-        due = self._due()
-        return self.accounting.overhead.spent_by(due[-1][1].hour, progress.samples, prices_h) if due else None
+        hour = self._hour()
+        return None if hour is None else self.accounting.overhead.spent_by(hour, progress.samples, prices_h)
 
-    def _due(self) -> Sequence[tuple[int, FaultTime]]:
-        """The faults to come up to the first that loses ranks; none if none does."""
-        faults = self.to_come()
-        return faults[: next((place + 1 for place, (_, fault) in enumerate(faults) if fault.loses_ranks), 0)]
+    def _hour(self) -> float | None:
+        """The hour of the first fault to come that loses ranks."""
+        return next((fault.hour for _, fault in self.to_come() if fault.loses_ranks), None)
+
+    def _due(self, progress: Progress) -> Sequence[tuple[int, FaultTime]]:
+        """The faults to come up to the first that loses ranks, and those whose hour has come with it."""
+        hour = self._hour()
+        if hour is None:
+            return ()
+        now_h = max(hour, self.accounting.overhead.wall_h(progress.samples))
+        return [*takewhile(lambda each: each[1].hour <= now_h, self.to_come())]
 
     def _strike(
         self, what: str, prices_h: Mapping[str, float], sizes: tuple[int, int], progress: Progress, tier: Tier
     ) -> bool:
-        spent_h = self._spent_h(prices_h, progress)
-        if spent_h is None:
+        hour, spent_h = self._hour(), self._spent_h(prices_h, progress)
+        if hour is None or spent_h is None:
             return False
-        due = self._due()
-        numbers = [number for number, _ in due]
+        numbers = [number for number, _ in self._due(progress)]
         self.accounting.overhead.charge_spent(spent_h)
         self.supervisor.record(
             Interrupted(
@@ -75,7 +84,7 @@ class Interrupts:
                 samples=progress.samples,
                 what=what,
                 tier=tier,
-                hour=due[-1][1].hour,
+                hour=hour,
                 payload_bytes=sizes[0],
                 slowest_bytes=sizes[1],
                 save_h=spent_h.get("save", 0.0),

@@ -192,6 +192,24 @@ def test_a_failure_during_a_save_loses_as_much_as_without_the_save(
     assert (found.lost_updates or found.lost_h) > 0
 
 
+@pytest.mark.parametrize("name", ["full", "partial", "parity"])
+def test_failures_whose_hour_has_come_interrupt_together(wall: Config, tmp_path: Path, name: str) -> None:
+    """Six in one step, before a save or not, and six at one hour are one failure, and no recovery after the other."""
+    hours = [*(20.0625 + i / 64 for i in range(6)), *[40.0625] * 6]
+    lines = [f"{hour},ps{number % 2}" for number, hour in enumerate(hours)]
+    config = changed(wall, strategy__name=name, data__max_train_samples=560 * 4 // 10)
+    if name != "parity":
+        config = changed(config, strategy__interval_samples=4, profile__o_save_h=0.25)
+    config = under(config, tmp_path, "\n".join(["hour,rank", *lines, ""]), trace__clock="wall", trace__interrupts=True)
+    finished, events = run(config, tmp_path / "run")
+    run_spec = RunSpec(config)
+    simulated = simulate(run_spec.strategy, job_of(config), run_spec.planned_faults)
+    hours = [(getattr(finished, f"{each}_h"), getattr(simulated, f"{each}_h")) for each in STALLS]
+    assert [one for one, _ in hours] == [other for _, other in hours]
+    assert finished.num_failures == simulated.num_failures == 2
+    assert sum(isinstance(event, Interrupted) for event in events) <= 2
+
+
 def test_a_false_figure_of_an_interruption_is_noticed(wall: Config, tmp_path: Path) -> None:
     """The audit knows when a save or a recovery began, how long it takes, and what should have interrupted it."""
     config = interrupted(wall, strategy__name="partial", profile__o_save_h=2.0)
