@@ -36,14 +36,14 @@ from harness.store.kinds import save_kind
 T = TypeVar("T")
 CHUNK_STEPS = 10
 """Steps that a run trains in a turn. Of as many steps in all, longer turns have wider intervals."""
-_REPEATS = 5  # of a choice of rows
+_REPEATS = _LEAST = 6  # choices of rows; values that have an interval
 _CONTROL = "control"
 _NEVER = 1 << 60  # samples between saves, so that there is none
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median and its 95 % interval, by order statistics; of fewer than eight values their range."""
+    """A median and its 95 % interval, by order statistics; of fewer than six values it is without bounds."""
 
     median: float
     low: float
@@ -52,6 +52,8 @@ class Estimate:
     @classmethod
     def of(cls, values: Iterable[float]) -> "Estimate":
         ordered = sorted(values)
+        if len(ordered) < _LEAST:
+            return cls(statistics.median(ordered), -math.inf, math.inf)
         cut = max(0, math.floor(len(ordered) / 2 - 0.98 * math.sqrt(len(ordered))))
         return cls(statistics.median(ordered), ordered[cut], ordered[-1 - cut])
 
