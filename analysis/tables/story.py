@@ -130,6 +130,7 @@ def _saves_row(saves: Sequence[Saved]) -> Sequence[str]:
     last = saves[-1]
     count = f"{last.save} save" if len(saves) == 1 else f"{len(saves)} saves, the last {last.save}"
     megabytes = sum(save.payload_bytes for save in saves) / 1e6
+    count += "" if last.tier == "shared" else f" ({last.tier})"
     what = f"{count}: checkpoint {last.sequence}, {sum(save.num_rows for save in saves):,} rows, {megabytes:,.1f} MB"
     hours = sum(save.save_h for save in saves) if any(save.charged for save in saves) else None
     seconds = [save.machine["seconds"] for save in saves if "seconds" in save.machine]

@@ -102,6 +102,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "float": float,
     "count": _number(int, lambda value: value >= 1, "whole number >= 1"),
     "positive": _number(float, lambda value: 0 < value < math.inf, "number > 0"),
+    "portion": _number(float, lambda value: 0 <= value <= 1, "number from 0 to 1"),
     "not_negative": _number(float, lambda value: 0 <= value < math.inf, "number >= 0"),
     "pair": pair,
 }

@@ -87,6 +87,9 @@ def _of_strategy(config: Config, strategy: Strategy) -> Iterator[_Mistake]:
     if strategy.tiers != ("shared",) and config.cluster.on_notice == "save":
         why = "the checkpoint that the rows would be added to may be lost with the rank"
         yield "cluster.on_notice", f"none or handover for {name} with several tiers", "save", why
+    if "memory" in strategy.tiers and config.num_ps == 1:
+        why = "the memory of the next rank is that of the rank itself"
+        yield "strategy.memory_samples", "null with cluster.num_ps=1", "a number", why
     loses_process = getattr(config.strategy, "kill_loses", "node") == "process"
     if "disk" in strategy.tiers and config.cluster.on_loss == "shrink" and loses_process:
         expected = "node with cluster.on_loss=shrink and strategy.disk_samples"

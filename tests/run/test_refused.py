@@ -23,6 +23,7 @@ REAL: dict[str, Any] = {"trace__inject": "wall", "engine": "rpc"}
 NOT_CHIEF = "trace.csv:2: phase, fault: expected nothing for trainer0, got "
 ALL = "10,trainer0,,\n10,trainer1,,"
 NO_CACHE = "cache.mode: expected none or lookahead with "
+MEMORY = {"strategy__name": "tiers", "strategy__memory_samples": 8, "profile__tier_frac": {"memory": 0.1}}
 NOTHING = "phase, fault: expected nothing with trace.inject=wall, got "
 
 REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
@@ -53,6 +54,11 @@ REFUSED: tuple[tuple[dict[str, Any], str, str], ...] = (
         "strategy.group_size: expected less than cluster.num_ps (4), got 4; a parity is held outside of its group",
     ),
     ({"strategy__name": "buddy", "cluster__num_ps": 1}, "", "strategy.name: buddy needs cluster.num_ps >= 2, got 1"),
+    (
+        {**MEMORY, "cluster__num_ps": 1},
+        "",
+        "strategy.memory_samples: expected null with cluster.num_ps=1, got a number; the memory of the next rank is",
+    ),
     ({"engine": "rpc", "cluster__interface": "eth9", "cluster__network": "open"}, "", "cluster.interface: unknown"),
     *(
         ({"trainer__progress_timeout_s": seconds}, "", f"cluster.join_timeout_s (180), got {seconds:g}; the trainer")
