@@ -407,7 +407,7 @@ _LEAST_POINTS = 3  # of a slope
 
 
 def movement_of(events: Sequence[Event]) -> float | None:
-    """The distances by which failures moved the rows of their shards, summed; None if that of some is not on record."""
+    """The lost movement of a run (``Dropped.movement``), an L2 norm, summed over failures; None if one is unknown."""
     return None if (moved := drops_of(events, "movement")) is None else math.fsum(moved)
 
 

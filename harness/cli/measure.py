@@ -128,11 +128,11 @@ def _fits(configs: Mapping[str, Config], subject: "Subject", *, is_named: bool) 
 def constants(
     name: str, config: Config, *, steps: Sequence["StepPrice"], save: "Line", load: "Line", detection: "Estimate"
 ) -> dict[str, Any]:
-    """The constants of the measured profile, which is otherwise that of ``config``.
+    """The keys of the profile to write: the profile of ``config`` with what was measured.
 
-    A part that noise hides is left out; parts that were not measured stay. The hours of a full save stay; their fixed
-    part is measured. Those of a load are to them as measured. What the lines do not tell stays too. Detection takes
-    as long as on this machine.
+    A part of a step that noise hides is left out; parts that were not measured stay. A full save costs as many hours as
+    before, of which the measured fraction is fixed. A load costs the hours of a full save times the measured ratio of a
+    load to a save. What ``save`` or ``load`` cannot tell stays. Detection takes the seconds of this machine.
     """
     given, base = config.profile, config.profile.name.rstrip("*")
     base = base if base in PROFILES else next(iter(PROFILES))

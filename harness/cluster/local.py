@@ -56,7 +56,7 @@ class LocalRanks(Ranks):
         self.kill([*self.servers])
 
     def replace(self, ranks: Collection[Rank], step: int) -> Machine:
-        """Make new servers for ``ranks``, those of PS ranks with empty shards."""
+        """Make new servers for ``ranks``; a PS rank's shard is empty."""
         for rank in ranks:
             if is_compute(rank):
                 self.servers[rank] = ComputeName()

@@ -71,7 +71,7 @@ class Parity(Resumable):
         self.number = 0
 
     def initialise(self, fill: Callable[[Shard], None]) -> None:
-        """Set the parity to that of shards with their initial values, which ``fill`` completes."""
+        """Set the parity to the XOR of the members' initial shards; ``fill`` writes the values that no seed gives."""
         self.bits_MX.zero_()
         for member in self._members:
             shard = self._make_shard(ps_index(member))
@@ -81,7 +81,7 @@ class Parity(Resumable):
         self.number = 0
 
     def build(self, number: int, reach: Reach) -> None:
-        """Set the parity to that of the present shards, which it reads. ``number`` messages count as applied."""
+        """Read the members' shards and set the parity to their XOR; messages up to ``number`` count as applied."""
         read_xor(dict.fromkeys(self._members, False), self.bits_MX, reach)
         self.number = number
 

@@ -108,7 +108,7 @@ class Processes:
         self._by_rank[new] = self._by_rank.pop(old)
 
     def host(self, hosted: Mapping[Rank, Rank]) -> None:
-        """Count the process of another rank as that of each of these ranks."""
+        """Let ranks share a process: by rank in ``hosted``, the rank whose process serves it too."""
         for rank, node in hosted.items():
             self._by_rank[rank] = self._by_rank[node]
 

@@ -157,7 +157,9 @@ class RestoreFromParity:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildParity:
-    """Set the parity that the rank holds to that of the present shards. ``number`` messages count as applied.
+    """Set the parity that the rank holds to the XOR of its group's present shards, which it reads.
+
+    ``number``: of the last message of changes that they contain.
 
     Reply: None.
     """

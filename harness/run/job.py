@@ -111,16 +111,7 @@ class Job:
         self.boundaries = Boundaries(run_spec, faults, self.progress, self.accounting.overhead)
         self.requests = Requests(cluster, self.recoveries, self.injections)
         self.network = _make_network(run_spec, cluster)
-        self.drops = Drops(
-            num_samples=run_spec.num_recovery_samples,
-            score=lambda num_samples: self.evaluator.score(self.progress(), num_samples),
-            accounting=self.accounting,
-            injections=self.injections,
-            supervisor=supervisor,
-            progress=self.progress,
-            repeats_exactly=run_spec.strategy.repeats_exactly,
-            rows=self._make_row_reader() if config.eval.movement else None,
-        )
+        self.drops = self._make_drops()
         self.interrupts = Interrupts(
             to_come=self.boundaries.to_come if config.trace.interrupts else lambda: (),
             take=self.boundaries.take_faults,
@@ -190,6 +181,18 @@ class Job:
             tracker=TRACKERS[run_spec.strategy.tracker],
         )
         return CLIENTS[config.cache.mode](spec)
+
+    def _make_drops(self) -> Drops:
+        return Drops(
+            num_samples=self.run_spec.num_recovery_samples,
+            score=lambda num_samples: self.evaluator.score(self.progress(), num_samples),
+            accounting=self.accounting,
+            injections=self.injections,
+            supervisor=self.supervisor,
+            progress=self.progress,
+            repeats_exactly=self.run_spec.strategy.repeats_exactly,
+            rows=self._make_row_reader() if self.run_spec.config.eval.movement else None,
+        )
 
     def _make_row_reader(self) -> RowReader:
         return RowReader(
