@@ -2,17 +2,20 @@
 
 import argparse
 import json
+import math
 import os
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import xxhash
 
+from harness.cli.arguments import Parser
 from harness.config.model import Config
 from harness.core.criteo_sizes import scaled_cardinalities
 from harness.core.seeds import generator
@@ -47,13 +50,13 @@ _OPTIONS: dict[str, tuple[type, str]] = {
 # --- options and output -----------------------------------------------------------------------------------------------
 
 
-def parser(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
+def parser(doc: str | None, **defaults: Any) -> Parser:
     """A parser with ``--json`` and the shared options named in ``defaults``.
 
     A script that has imported torch gets a fork server that knows the functions of the script.
     """
     fork_own_server()
-    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in defaults.items():
         kind, text = _OPTIONS[name]
         made.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=text)
@@ -61,13 +64,25 @@ def parser(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
     return made
 
 
+def count(text: str) -> int:
+    """The type of an option: a whole number of at least 1."""
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
+
+
 def numbers_of(text: str) -> list[float]:
     """The type of an option: comma-separated numbers."""
     return [float(number) for number in text.split(",")]
 
 
-def report(options: argparse.Namespace, lines: Iterable[str], figures: Mapping[str, Any], *, threads: int = 1) -> None:
-    """Print ``lines`` and a line about the machine; write both and the options as JSON if ``--json`` is given."""
+def report(
+    options: argparse.Namespace, lines: Iterable[str], figures: Mapping[str, Any], *, threads: int = 1
+) -> list[str]:
+    """Print ``lines`` and one about the machine; write figures and options as JSON if ``--json`` is given.
+
+    Returns the lines that are printed.
+    """
     facts: dict[str, Any] = environment(num_threads=threads, code=script_code())
     facts["load_average"] = _LOAD_AVERAGE
     loads = " ".join(f"{load:.2f}" for load in _LOAD_AVERAGE)
@@ -76,10 +91,12 @@ def report(options: argparse.Namespace, lines: Iterable[str], figures: Mapping[s
         f"{facts['time']}, {facts['cpu']}, {facts['num_cores']} cores, load average {loads}, "
         f"torch {facts['torch']}, commit {git['commit'][:7]}{'+' if git['dirty'] else ''}"
     )
-    sys.stdout.write("\n".join([*lines, "", heading, ""]))
+    shown = [*lines, "", heading]
+    sys.stdout.write("\n".join([*shown, ""]))
     if options.json is not None:
         values = {"machine": facts, "setting": vars(options), **figures}
         options.json.write_text(json.dumps(values, indent=1, default=_plain) + "\n")
+    return shown
 
 
 def _plain(value: Any) -> Any:
@@ -88,7 +105,11 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Spread:
-    """Median, least and greatest of some values."""
+    """The median of some values with bounds: least and greatest (``of``), or a 95 % interval (``interval``).
+
+    Up to eight values, the rounds of most benchmarks, have no narrower interval than their range; only of more sets
+    than that does an interval tell how well a median is known, where the range just grows.
+    """
 
     median: float
     low: float
@@ -98,6 +119,16 @@ class Spread:
     def of(cls, values: Iterable[float]) -> "Spread":
         ordered = sorted(values)
         return cls(statistics.median(ordered), ordered[0], ordered[-1])
+
+    @classmethod
+    def interval(cls, values: Iterable[float]) -> "Spread":
+        """The narrowest interval by order statistics of at least 95 %; fewer than six values are without bounds."""
+        ordered = sorted(values)
+        num = len(ordered)
+        outside = accumulate(math.comb(num, number) for number in range(num))  # of 2**num, on one side
+        cut = sum(40 * each <= 2**num for each in outside) - 1
+        low, high = (-math.inf, math.inf) if cut < 0 else (ordered[cut], ordered[-1 - cut])
+        return cls(statistics.median(ordered), low, high)
 
     @classmethod
     def ratio(cls, upper: Iterable[float], lower: Iterable[float]) -> "Spread":

@@ -76,8 +76,6 @@ def _imported(module: str) -> ModuleType:
             from harness.cli import artifact_commands as found
         case "data_commands":
             from harness.cli import data_commands as found
-        case "measure":
-            from harness.cli import measure as found
         case "record_commands":
             from harness.cli import record_commands as found
         case "reproduce":

@@ -9,7 +9,7 @@ import os
 import re
 import resource
 
-_LIBRARIES_BYTES = {"run_commands": 1.5e9, "measure": 1.5e9, "reproduce": 1.5e9, "data_commands": 0.6e9}
+_LIBRARIES_BYTES = {"run_commands": 1.5e9, "reproduce": 1.5e9, "data_commands": 0.6e9}
 """Address space of a process of a command, by its module: libraries, and stacks and arenas of threads. Data and tables
 are not in it. For other commands it is ``_OTHER_BYTES``."""
 _OTHER_BYTES = 0.3e9
