@@ -19,15 +19,12 @@ Messages are tuples, the kind first:
                             ("halt",): stop at the next boundary, with a resume point
 """
 
-import errno
 import fcntl
-import logging
 import os
 import socket
 import struct
 import threading
-import time
-from collections import Counter, deque
+from collections import deque
 from contextlib import suppress
 from ctypes import addressof
 from ctypes import c_char as ctypes_char
@@ -36,15 +33,10 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from pathlib import Path
 from typing import Any
 
-_log = logging.getLogger(__name__)
-
 Message = tuple[Any, ...]
 
 HANDSHAKE_S = 10.0
-"""Seconds within which a new connection must have authenticated."""
-_MOST_PENDING = 256  # handshakes at a time, of connections that have not shown the key
-_MOST_NAMED = 3  # addresses in a line
-_KNOCK_S = 0.05  # between two knocks of a rank
+"""Seconds for which a handshake may make no progress."""
 _SIOCGIFCONF = 0x8912  # linux/sockios.h
 _IFREQ = struct.Struct("16s2x2x4s16x")  # linux/if.h on 64-bit machines: name, family, port, IPv4 address
 _MOST_INTERFACES = 256
@@ -60,10 +52,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Handshakes:
-    """Handshakes of new connections, each in a thread of its own and with a deadline.
+    """Handshakes of new connections, each in a thread of its own: a client that says nothing delays no rank.
 
-    A client that sends nothing delays neither the supervisor nor a rank. If too many handshakes are under way, the
-    oldest connection that has not shown the key is closed.
+    A connection whose handshake makes no progress for ``timeout_s`` is closed.
 
     Attributes:
         ended: an object to wait for. It is readable while :meth:`take` has connections to return.
@@ -72,40 +63,16 @@ class Handshakes:
     def __init__(self, authkey: bytes, timeout_s: float = HANDSHAKE_S) -> None:
         self._authkey, self._timeout_s = authkey, timeout_s
         self._done: deque[Connection] = deque()
-        self._unauthenticated: dict[socket.socket, str] = {}  # have not shown the key; their addresses, oldest first
-        self._is_said = False
-        self._lock = threading.Lock()
         self.ended, self._notice = Pipe(duplex=False)
 
     def begin(self, listener: socket.socket) -> None:
-        """Accept a connection and begin its handshake; if too many are under way, close the oldest. Raises OSError."""
+        """Accept a connection and begin its handshake. Raises OSError."""
+        connection = _wrap(listener.accept()[0])
+        limit_stalls(connection, self._timeout_s)
         try:
-            sock, address = listener.accept()
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._make_room(0)
-            raise
-        self._make_room(_MOST_PENDING - 1)
-        with self._lock:
-            self._unauthenticated[sock] = address[0]
-        try:
-            threading.Thread(target=self._authenticate, args=(sock,), name="handshake", daemon=True).start()
+            threading.Thread(target=self._authenticate, args=(connection,), name="handshake", daemon=True).start()
         except RuntimeError:  # the system allows no more threads
-            self._end(sock)
-
-    def _make_room(self, most: int) -> None:
-        """Close the oldest connection that has not shown the key if there are more than ``most``; log that once."""
-        with self._lock:
-            if len(self._unauthenticated) <= most:
-                return
-            addresses = Counter(self._unauthenticated.values())
-            oldest = next(iter(self._unauthenticated))
-            del self._unauthenticated[oldest]
-            _hang_up(oldest)
-        if not self._is_said:
-            self._is_said = True
-            words = ", ".join(f"{number} from {address}" for address, number in addresses.most_common(_MOST_NAMED))
-            _log.warning("note: connections to the control port say nothing: %s; the oldest make room", words)
+            connection.close()
 
     def take(self) -> list[Connection]:
         """The connections that have authenticated with the key since the last call."""
@@ -121,38 +88,16 @@ class Handshakes:
             connection.close()
         self.ended.close()
 
-    def _authenticate(self, sock: socket.socket) -> None:
-        deadline = threading.Timer(self._timeout_s, _hang_up, (sock,))
-        deadline.daemon = True
-        connection: Connection | None = None
+    def _authenticate(self, connection: Connection) -> None:
         try:
-            deadline.start()
-            connection = _wrap(sock.dup())
             deliver_challenge(connection, self._authkey)
-            with self._lock:
-                self._unauthenticated.pop(sock, None)
             answer_challenge(connection, self._authkey)
-        except (AuthenticationError, EOFError, OSError, RuntimeError):
-            # not a rank of this run, one that died while it connected, or no descriptor or thread is left
-            if connection is not None:
-                connection.close()
-        else:
-            self._done.append(connection)
-            with suppress(OSError):  # closed meanwhile
-                self._notice.send_bytes(b"1")
-        finally:
-            deadline.cancel()
-            self._end(sock)
-
-    def _end(self, sock: socket.socket) -> None:
-        with self._lock:
-            self._unauthenticated.pop(sock, None)  # first: who sees the end may be the next at once
-            sock.close()
-
-
-def _hang_up(sock: socket.socket) -> None:
-    with suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
+        except (AuthenticationError, EOFError, OSError):  # not a rank of this run, or one that died while it connected
+            connection.close()
+            return
+        self._done.append(connection)
+        with suppress(OSError):  # closed meanwhile
+            self._notice.send_bytes(b"1")
 
 
 def limit_stalls(connection: Connection, timeout_s: float) -> None:
@@ -170,23 +115,12 @@ def limit_stalls(connection: Connection, timeout_s: float) -> None:
 def connect(host: str, port: int, authkey: bytes, timeout_s: float) -> Connection:
     """Connect to a listening process of the run, and authenticate both ways.
 
-    Tries again for ``timeout_s`` if the other process ends the handshake, as it does to make room for others. Raises
-    AuthenticationError if the keys differ, EOFError or OSError if there is no connection.
+    Raises AuthenticationError if the keys differ, EOFError or OSError if there is no connection within ``timeout_s``.
     """
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        connection = _wrap(socket.create_connection((host, port), timeout=timeout_s))
-        try:
-            answer_challenge(connection, authkey)
-            deliver_challenge(connection, authkey)
-        except (AuthenticationError, EOFError, OSError) as error:
-            connection.close()
-            was_hung_up_on = isinstance(error, EOFError | ConnectionError)
-            if not was_hung_up_on or time.monotonic() > deadline_s:
-                raise
-            time.sleep(_KNOCK_S)
-        else:
-            return connection
+    connection = _wrap(socket.create_connection((host, port), timeout=timeout_s))
+    answer_challenge(connection, authkey)
+    deliver_challenge(connection, authkey)
+    return connection
 
 
 def _wrap(sock: socket.socket) -> Connection:

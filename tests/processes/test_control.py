@@ -1,11 +1,9 @@
 """Handshakes of the control channel: who has the key gets in, whoever else is at the door."""
 
-import errno
 import os
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import nullcontext
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, wait
 from threading import Thread
@@ -66,56 +64,33 @@ def rank(listener: socket.socket, key: bytes, said: list[str], word: bytes = b"\
     return thread
 
 
-def test_too_many_mute_strangers_cost_the_oldest_of_them(
-    listener: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Law: a rank gets in, the oldest of them are hung up on, and one line says how many there are, and from where."""
-    monkeypatch.setattr(control, "_MOST_PENDING", 8)
+def test_who_has_another_key_is_told_so(listener: socket.socket) -> None:
+    """Law: and who has the key gets in beside it, and beside those who say nothing."""
     mute = [knock(listener) for _ in range(12)]
-    thread = rank(listener, KEY, [])
-    with served(listener, control.Handshakes(KEY)) as connection:
-        assert connection.recv_bytes() == b"hello"
-    thread.join()
-    for number, each in enumerate(mute):
-        each.settimeout(PATIENCE_S if number < 5 else 0.05)
-        with nullcontext() if number < 5 else pytest.raises(TimeoutError):
-            assert hears_the_end(each)
-        each.close()
-    (line,) = caplog.messages
-    assert "say nothing: 8 from 127.0.0.1; the oldest make room" in line
-
-
-def test_a_rank_that_was_hung_up_on_knocks_again(listener: socket.socket) -> None:
-    """Law: one that was taken for mute, before it could answer, costs no run; one with another key is told so."""
-    right = rank(listener, KEY, said := [])
-    wait([listener])
-    listener.accept()[0].close()
+    wrong = rank(listener, b"x" * 32, said := [])
+    right = rank(listener, KEY, said)
     handshakes = control.Handshakes(KEY)
-    wrong = rank(listener, b"x" * 32, said)
-    with served(listener, handshakes):
+    with served(listener, handshakes) as connection:
+        assert connection.recv_bytes() == b"hello"
         while wrong.is_alive():
             if wait([listener], 0.05):
                 handshakes.begin(listener)
     right.join()
     assert said == ["AuthenticationError"]
+    for each in mute:
+        each.close()
 
 
-def test_a_handshake_without_a_descriptor_is_one_that_failed(
+def test_a_handshake_without_a_thread_is_one_that_failed(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: where descriptors or threads run out, the next one gets in as soon as there are some again."""
-    monkeypatch.setattr(control, "_MOST_PENDING", 1)
+    """Law: where threads run out, the next one gets in as soon as there are some again."""
     handshakes = control.Handshakes(KEY)
-    for owner, name, error in (
-        (socket.socket, "dup", OSError(errno.EMFILE, "Too many open files")),
-        (control.threading.Timer, "start", RuntimeError("can't start new thread")),
-        (control.threading.Thread, "start", RuntimeError("can't start new thread")),
-    ):
-        with monkeypatch.context() as patch, knock(listener) as stranger:
-            wait([listener])
-            patch.setattr(owner, name, Mock(side_effect=error))
-            handshakes.begin(listener)
-            assert stranger.recv(1024) == b""
+    with monkeypatch.context() as patch, knock(listener) as stranger:
+        wait([listener])
+        patch.setattr(control.threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+        handshakes.begin(listener)
+        assert stranger.recv(1024) == b""
     rank(listener, KEY, [])
     served(listener, handshakes).close()
 
