@@ -6,44 +6,52 @@ from harness.cluster.deadlines import ListeningClock
 from harness.cluster.launcher import END_S
 from harness.cluster.link import Connections
 from harness.cluster.processes import Processes
-from harness.config.model import ClusterConfig
 from harness.core.plans import CHIEF
 
 
 class TrainerWatch:
     """Finds out whether ``trainer0`` has missed a deadline, or has ended.
 
+    A heartbeat says what the trainer has finished. Any other message counts as progress.
+
     Args:
-        progress_timeout_s: seconds within which it must finish something; None: no deadline.
+        mute_s: seconds within which it must send a message (``cluster.rpc_timeout_s``).
+        idle_s: seconds within which it must finish something (``trainer.progress_timeout_s``); None: no deadline.
     """
 
     def __init__(
         self,
-        options: ClusterConfig,
         processes: Processes,
         connections: Connections,
         clock: ListeningClock,
         *,
-        progress_timeout_s: float | None,
+        mute_s: float,
+        idle_s: float | None,
     ) -> None:
         self._processes, self._connections, self._clock = processes, connections, clock
+        self._mute_s, self._idle_s = mute_s, idle_s
         self._has_met = False  # whether it has connected
-        self._progress = TrainerProgress(clock, mute_s=options.rpc_timeout_s, idle_s=progress_timeout_s)
+        self._finished = (0, 0)  # steps, and all things
+        self._heard_s = self._advanced_s = 0.0  # when it sent a message, and when it finished something
 
     def trainer_started(self) -> None:
         """Record that a new process is the trainer now."""
         self._has_met = False
         self._connections.stuck.discard(CHIEF)
-        self._progress.hear("start")
+        self.hear("start")
 
     def hear(self, kind: str, *args: Any) -> None:
         """Record a message of the trainer."""
         self._has_met = self._has_met or kind == "hello"
-        self._progress.hear(kind, *args)
+        self._heard_s = self._clock.read()
+        if kind != "alive" or args != self._finished:
+            self._advanced_s = self._heard_s
+        if kind == "alive":
+            self._finished = args[0], args[1]
 
     @property
     def silent_s(self) -> float:
-        return self._clock.read() - self._progress.heard_s
+        return self._clock.read() - self._heard_s
 
     @property
     def has_ended(self) -> bool:
@@ -53,50 +61,17 @@ class TrainerWatch:
     @property
     def problem(self) -> str | None:
         """Why it must be killed, in words: it missed a deadline, or closed its connection without ending. Else None."""
+        silence = f"gave no sign of life for {self._mute_s:g} s (cluster.rpc_timeout_s)"
         if CHIEF in self._connections:
-            return self._progress.problem
+            if self.silent_s > self._mute_s:
+                return silence
+            if self._idle_s is None or self._clock.read() - self._advanced_s <= self._idle_s:
+                return None
+            last = self._finished[0]
+            return f"finished nothing for {self._idle_s:g} s, last step {last} (trainer.progress_timeout_s)"
         if CHIEF in self._connections.stuck:
-            return self._progress.silence  # in the middle of a message
+            return silence  # in the middle of a message
         if not self._has_met:
             return None
         self._processes[CHIEF].join(END_S)  # it has closed its connection, and should end now
         return None if self.has_ended else "closed its connection"
-
-
-class TrainerProgress:
-    """The deadlines of a trainer: for signs of life, and for progress.
-
-    A heartbeat says what the trainer has finished. Any other message counts as progress.
-
-    Args:
-        mute_s: seconds within which it must send a message (``cluster.rpc_timeout_s``).
-        idle_s: seconds within which it must finish something (``trainer.progress_timeout_s``); None: no deadline.
-
-    Attributes:
-        heard_s: time of its last message, by the clock.
-        silence: the words for a trainer that sent nothing before its deadline.
-    """
-
-    def __init__(self, clock: ListeningClock, *, mute_s: float, idle_s: float | None) -> None:
-        self._clock = clock
-        self._mute_s, self._idle_s = mute_s, idle_s
-        self.silence = f"gave no sign of life for {mute_s:g} s (cluster.rpc_timeout_s)"
-        self._finished = (0, 0)  # steps, and all things
-        self.heard_s = self._advanced_s = 0.0
-
-    def hear(self, kind: str, *args: Any) -> None:
-        self.heard_s = self._clock.read()
-        if kind != "alive" or args != self._finished:
-            self._advanced_s = self.heard_s
-        if kind == "alive":
-            self._finished = args[0], args[1]
-
-    @property
-    def problem(self) -> str | None:
-        """The deadline that the trainer has missed, in words; None if there is none."""
-        now_s = self._clock.read()
-        if now_s - self.heard_s > self._mute_s:
-            return self.silence
-        if self._idle_s is None or now_s - self._advanced_s <= self._idle_s:
-            return None
-        return f"finished nothing for {self._idle_s:g} s, last step {self._finished[0]} (trainer.progress_timeout_s)"

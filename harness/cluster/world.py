@@ -92,11 +92,11 @@ class World:
         self._mute: dict[Rank, Machine] = {}  # for the record: who was killed at a deadline since the last replacement
         self._told_hosts: set[str] = set()  # lost hosts that a replacement has reported
         self._trainer_watch = TrainerWatch(
-            options,
             self._processes,
             self._connections,
             self._clock,
-            progress_timeout_s=progress_timeout_s,
+            mute_s=options.rpc_timeout_s,
+            idle_s=progress_timeout_s,
         )
 
     @property

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
@@ -19,7 +19,7 @@ from harness.cluster.deadlines import ListeningClock
 from harness.cluster.group import Formation
 from harness.cluster.protocol import Exchange
 from harness.cluster.rpc import RpcCluster
-from harness.cluster.trainer_watch import TrainerProgress, TrainerWatch
+from harness.cluster.trainer_watch import TrainerWatch
 from harness.cluster.world import World
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, MustStartAnew, RankLost
@@ -236,7 +236,7 @@ def test_a_trainer_that_stands_still_is_killed_at_its_deadline(
 
     def timed(watch: TrainerWatch) -> str | None:
         if found := problem(watch):
-            idle_s = watch._clock.read() - watch._progress._advanced_s
+            idle_s = watch._clock.read() - watch._advanced_s
             late_s.append(idle_s if why == IDLE else watch.silent_s)
             if job is worlds.stop_in_a_message:  # for which the supervisor waits, and its clock does not
                 late_s[-1] = time.time() - (tmp_path / "note").stat().st_mtime + 0.1  # the note came after the half
@@ -263,7 +263,9 @@ def test_a_slow_trainer_is_left_alone(config: Config, tmp_path: Path) -> None:
 def test_deadlines_count_the_time_in_which_the_supervisor_listened() -> None:
     """Law: between two readings at most two ticks; a sign of life and progress have a deadline each."""
     now_s = [0.0]
-    trainer = TrainerProgress(ListeningClock(1.0, lambda: now_s[0]), mute_s=2.0, idle_s=4.0)
+    connections = MagicMock(**{"__contains__.return_value": True})
+    clock = ListeningClock(1.0, lambda: now_s[0])
+    trainer = TrainerWatch(Mock(), connections, clock, mute_s=2.0, idle_s=4.0)
 
     def problem(at_s: float, *message: Any) -> str:
         now_s[0] = at_s
