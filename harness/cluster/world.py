@@ -90,6 +90,7 @@ class World:
         self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
         self._begun_s = 0.0  # when the generation began
         self._mute: dict[Rank, Machine] = {}  # for the record: who was killed at a deadline since the last replacement
+        self._renewed: set[Rank] = set()  # lost ranks whose new processes run already
         self._told_hosts: set[str] = set()  # lost hosts that a replacement has reported
         self._trainer_watch = TrainerWatch(
             self._processes,
@@ -183,13 +184,8 @@ class World:
         A rank that counts as lost but still runs, since it did not answer in time, is killed first: two processes must
         never serve one shard.
         """
-        old: dict[Rank, int] = {}
-        dead: list[Rank] = []
-        for rank in ranks:
-            loss, process = self.members.loss(rank), self._processes[rank]
-            old[rank] = (loss and loss.old_pid) or process.pid
-            if old[rank] == process.pid or self._processes.has_ended(rank):
-                dead.append(rank)
+        dead = [rank for rank in ranks if rank not in self._renewed or self._processes.has_ended(rank)]
+        self._renewed.difference_update(ranks)
         mute, self._mute = {**self._mute, **self._processes.end(dead)}, {}
         self._connections.drop(dead)
         spares = self._ready_spares()
@@ -207,11 +203,10 @@ class World:
             fresh = [rank for rank in dead if rank not in takeovers and rank not in self._nodes.hosted]
             self._begin_generation(self._ready_spares(), fresh=fresh)
         self._refill_after = step
-        replaced = {rank: [old[rank], self._processes[rank].pid] for rank in ranks}
         lost_hosts = {host: why for host, why in self._launcher.lost_hosts().items() if host not in self._told_hosts}
         self._told_hosts.update(lost_hosts)
         hosts = {"lost_hosts": lost_hosts} if lost_hosts else {}
-        return {**self._machine(), "replaced": replaced, "spares": takeovers, "mute": mute, **hosts}
+        return {**self._machine(), "spares": takeovers, "mute": mute, **hosts}
 
     def replace_chief(self, ranks: Sequence[Rank]) -> None:
         """Start new processes for ``ranks``, the trainer and ranks lost with it, in a new generation.
@@ -221,7 +216,8 @@ class World:
         self._processes.end(ranks)
         self._connections.drop(ranks)
         for rank in ranks:
-            self.members.lose(rank, f"died with {CHIEF}, or before it", old_pid=self.pids[rank])
+            self.members.lose(rank, f"died with {CHIEF}, or before it")
+        self._renewed.update(ranks)
         self._trainer_watch.trainer_started()
         self._begin_generation(self._ready_spares(), fresh=ranks)
 

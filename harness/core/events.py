@@ -200,7 +200,7 @@ class Lost(Event):
 class Regrouped(Event):
     """Dead ranks were replaced: by new processes in a new RPC world, or by spares of the present one.
 
-    machine: pids, replaced {rank: [old, new]}, spares {rank: spare that took over}, seconds, mute {rank that was alive
+    machine: pids, spares {rank: spare that took over}, seconds, mute {rank that was alive
     and was killed: pid, action}. For a rank that missed a deadline, mute also has why, and seconds since the generation
     began or, for a trainer, since its last message. With ranks on several hosts: hosts by rank, and lost_hosts {host:
     why}, the hosts lost since the last such event.

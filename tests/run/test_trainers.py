@@ -213,7 +213,7 @@ def test_a_spare_takes_over_from_a_compute_rank(several: Config, tmp_path: Path)
     assert [event.reschedule_h for event in events if isinstance(event, Recovered)] == [0.01, 6]
     (started, *_), regrouped = events, [event.machine for event in events if isinstance(event, Regrouped)]
     assert regrouped[0]["spares"] == {"trainer1": "spare0"}
-    assert regrouped[0]["replaced"]["trainer1"][1] == started.machine["pids"]["spare0"]
+    assert regrouped[0]["pids"]["trainer1"] == started.machine["pids"]["spare0"]
 
 
 # --- trainer0 ---------------------------------------------------------------------------------------------------------
