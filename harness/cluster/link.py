@@ -110,6 +110,7 @@ class ControlLink:
         limit_silence_of_hosts(self.rank_context)
 
     def take_spares(self) -> bool:
+        """Whether the supervisor has said, since the last call, that all spares are connected. Does not wait."""
         self.hear()
         has_spares, self._has_spares = self._has_spares, False
         return has_spares

@@ -171,8 +171,7 @@ def trainer_main(job: Callable[[Cluster, SupervisorClient], None], rank_context:
 def _carry_out(job: Callable[[Cluster, SupervisorClient], None], link: ControlLink) -> control.Message:
     """Run ``job``; returns the message that reports its end. Raises Stopped, EOFError, ConnectionError."""
     try:
-        supervisor = SupervisorClient(link)
-        job(RpcCluster(link, supervisor), supervisor)
+        job(RpcCluster(link), SupervisorClient(link))
     except HarnessError as error:
         return "failed", error
     except (Stopped, EOFError, ConnectionError):

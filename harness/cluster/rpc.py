@@ -25,7 +25,6 @@ from harness.cluster.protocol import (
     no_op,
     raise_failures,
 )
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import CHIEF, Rank, is_compute, is_ps, is_spare, ps_index, rank_order
 
@@ -50,8 +49,8 @@ class RpcCluster(Cluster):
 
     overlaps = True
 
-    def __init__(self, link: ControlLink, supervisor: SupervisorClient) -> None:
-        self._link, self._supervisor = link, supervisor
+    def __init__(self, link: ControlLink) -> None:
+        self._link = link
         self._options = link.rank_context.options
         self._workers: dict[Rank, str] = {}
         self._generation = -1  # that this process is a member of
@@ -76,7 +75,7 @@ class RpcCluster(Cluster):
         in flight.
         """
         is_step = all(isinstance(request, Exchange | Several) for request in requests.values())
-        if self._options.spares and self._num_in_flight == 0 and is_step and self._supervisor.take_spares():
+        if self._options.spares and self._num_in_flight == 0 and is_step and self._link.take_spares():
             with suppress(RankLost):  # these requests are then not sent, and :meth:`finish` raises it
                 self._form(self._link.ask("regroup"))
         self._num_in_flight += 1

@@ -58,10 +58,6 @@ class Channel(Protocol):
         """Whether the supervisor has said that the run is to stop. Does not wait."""
         ...
 
-    def take_spares(self) -> bool:
-        """Whether the supervisor has said, since the last call, that all spares are connected. Does not wait."""
-        return False
-
 
 class SupervisorClient:
     """What a trainer tells and asks the supervisor, and the trainer's clock.
@@ -138,7 +134,3 @@ class SupervisorClient:
     def is_stopping(self) -> bool:
         """Whether the run is asked to stop. Does not wait for the supervisor."""
         return self.channel.is_stopping()
-
-    def take_spares(self) -> bool:
-        """Whether the supervisor has said, since the last yes, that all spares are connected."""
-        return self.channel.take_spares()

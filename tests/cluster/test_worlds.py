@@ -48,7 +48,7 @@ def test_a_lost_host_is_one_loss() -> None:
     on_host = dict.fromkeys(("ps0", "ps1", "trainer1"), "its host a was lost")
     link = Mock(**{"ask.side_effect": lambda name, *_: {"membership": (formation, on_host)}[name]})
     link.rank_context = Mock(options=ClusterConfig())
-    cluster = RpcCluster(link, Mock())
+    cluster = RpcCluster(link)
     with pytest.raises(RankLost) as lost:
         cluster.finish(cluster.start({"ps0": Exchange()}))
     assert lost.value.detail.keys() == {"ps0", "ps1", "trainer1"}
