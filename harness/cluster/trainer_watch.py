@@ -3,9 +3,8 @@
 from typing import Any
 
 from harness.cluster.deadlines import ListeningClock
-from harness.cluster.launcher import END_S
+from harness.cluster.launcher import END_S, Launcher
 from harness.cluster.link import Connections
-from harness.cluster.processes import Processes
 from harness.core.plans import CHIEF
 
 
@@ -21,14 +20,14 @@ class TrainerWatch:
 
     def __init__(
         self,
-        processes: Processes,
+        launcher: Launcher,
         connections: Connections,
         clock: ListeningClock,
         *,
         mute_s: float,
         idle_s: float | None,
     ) -> None:
-        self._processes, self._connections, self._clock = processes, connections, clock
+        self._launcher, self._connections, self._clock = launcher, connections, clock
         self._mute_s, self._idle_s = mute_s, idle_s
         self._has_met = False  # whether it has connected
         self._finished = (0, 0)  # steps, and all things
@@ -56,7 +55,7 @@ class TrainerWatch:
     @property
     def has_ended(self) -> bool:
         """Whether its process has ended and its connection was read to the end."""
-        return CHIEF not in self._connections and self._processes.has_ended(CHIEF)
+        return CHIEF not in self._connections and self._launcher.has_ended(CHIEF)
 
     @property
     def problem(self) -> str | None:
@@ -73,5 +72,5 @@ class TrainerWatch:
             return silence  # in the middle of a message
         if not self._has_met:
             return None
-        self._processes[CHIEF].join(END_S)  # it has closed its connection, and should end now
+        self._launcher[CHIEF].join(END_S)  # it has closed its connection, and should end now
         return None if self.has_ended else "closed its connection"

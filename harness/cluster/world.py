@@ -19,7 +19,6 @@ from harness.cluster.group import Formation, Rendezvous
 from harness.cluster.launcher import Launcher, Main, RankContext
 from harness.cluster.link import Connections
 from harness.cluster.members import Members
-from harness.cluster.processes import Processes
 from harness.cluster.trainer_watch import TrainerWatch
 from harness.config.model import ClusterConfig
 from harness.core.errors import HELD, ConfigError, HarnessError, MustStartAnew
@@ -76,9 +75,9 @@ class World:
         self.names = all_ranks(num_ps, options.num_trainers)
         self._nodes = NodeMap(num_ps) if nodes is None else nodes
         self._ps, self._trainer = ps, trainer
-        self._launcher, self._processes = launcher, Processes(launcher)
+        self._launcher = launcher
         self._connections = Connections(listener, self._authkey, options.rpc_timeout_s)
-        self.hang = self._processes.hang
+        self.hang = launcher.hang
         self._numbers: dict[Rank, int] = {}  # of the process that has a name, at its start
         self._num_spawned = 0
         self._num_spares = options.spares  # number ever started: a name is never used again
@@ -93,20 +92,16 @@ class World:
         self._renewed: set[Rank] = set()  # lost ranks whose new processes run already
         self._told_hosts: set[str] = set()  # lost hosts that a replacement has reported
         self._trainer_watch = TrainerWatch(
-            self._processes,
-            self._connections,
-            self._clock,
-            mute_s=options.rpc_timeout_s,
-            idle_s=progress_timeout_s,
+            launcher, self._connections, self._clock, mute_s=options.rpc_timeout_s, idle_s=progress_timeout_s
         )
 
     @property
     def pids(self) -> dict[Rank, int]:
-        return self._processes.pids
+        return self._launcher.pids
 
     def _machine(self) -> Machine:
         """Facts for the record: pids of ranks and spares, the control port and, with several hosts, their hosts."""
-        hosts = self._processes.hosts
+        hosts = self._launcher.hosts
         return {"pids": self.pids, "port": self.port, **({"hosts": hosts} if hosts else {})}
 
     def start(self) -> Machine:
@@ -140,16 +135,16 @@ class World:
             entrance=self._network and self._network.entrance,
             held=dict(HELD),
         )
-        self._processes.spawn(context, self._trainer if rank == CHIEF else self._ps)
+        self._launcher.spawn(context, self._trainer if rank == CHIEF else self._ps)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
-        """Kill and reap ``ranks`` as :meth:`Processes.kill` does, and drop their connections. Raises RunFailed.
+        """Kill and reap ``ranks`` as :meth:`Launcher.kill` does, and drop their connections. Raises RunFailed.
 
         ``hosts``: kill all processes there too; see :meth:`harness.cluster.launcher.Launcher.end_hosts`.
         """
         if hosts:
             self._launcher.end_hosts(hosts)
-        machines = self._processes.kill(ranks)
+        machines = self._launcher.kill(ranks)
         self._connections.drop(ranks)
         return machines
 
@@ -164,8 +159,8 @@ class World:
     def _reap_spares(self) -> list[Rank]:
         """Reap spares that have ended, and return the others."""
         for spare in filter(is_spare, self.pids):
-            if self._processes.has_ended(spare):
-                self._processes.forget(spare)
+            if self._launcher.has_ended(spare):
+                self._launcher.forget(spare)
         return [*filter(is_spare, self.pids)]
 
     def _ready_spares(self) -> list[Rank]:
@@ -184,16 +179,16 @@ class World:
         A rank that counts as lost but still runs, since it did not answer in time, is killed first: two processes must
         never serve one shard.
         """
-        dead = [rank for rank in ranks if rank not in self._renewed or self._processes.has_ended(rank)]
+        dead = [rank for rank in ranks if rank not in self._renewed or self._launcher.has_ended(rank)]
         self._renewed.difference_update(ranks)
-        mute, self._mute = {**self._mute, **self._processes.end(dead)}, {}
+        mute, self._mute = {**self._mute, **self._launcher.end(dead)}, {}
         self._connections.drop(dead)
         spares = self._ready_spares()
         members = [spare for spare in spares if spare in self._formation.members]
         stays = not dead or (self._rendezvous.is_complete and len(members) >= len(dead))
         takeovers = dict(zip(dead, members if stays else spares, strict=False))
         for rank, spare in takeovers.items():
-            self._processes.rename(spare, rank)
+            self._launcher.rename(spare, rank)
             self._connections.rename(spare, rank)
         if stays:
             self._formation = replace(self._formation, takeovers={**self._formation.takeovers, **takeovers})
@@ -213,7 +208,7 @@ class World:
 
         Old processes that still run are killed. :meth:`replace` later starts no process for these ranks.
         """
-        self._processes.end(ranks)
+        self._launcher.end(ranks)
         self._connections.drop(ranks)
         for rank in ranks:
             self.members.lose(rank, f"died with {CHIEF}, or before it")
@@ -244,7 +239,7 @@ class World:
         self._rendezvous = Rendezvous(self._formation, self._connections.send)
         for rank in fresh:
             self._spawn(rank, self._formation)
-        self._processes.host(self._nodes.hosted)
+        self._launcher.share(self._nodes.hosted)
         for rank in members:
             if rank not in fresh and rank != CHIEF:
                 self._connections.send(rank, "join", rank, self._formation)
@@ -268,10 +263,10 @@ class World:
         if not self._trainer_watch.has_ended:
             self._kill_overdue(self._overdue())
         if self._trainer_watch.has_ended:
-            why = self._processes.on_lost_hosts.get(CHIEF)
+            why = self._launcher.on_lost_hosts.get(CHIEF)
             how = f"(pid {self.pids[CHIEF]}) {self._end_of(CHIEF, 'before its job was done')}"
             raise MustStartAnew(f"{CHIEF} ended: {why}" if why else f"{CHIEF} {how}")
-        if self._rendezvous.is_awaited and any(map(self._processes.has_ended, self._formation.members)):
+        if self._rendezvous.is_awaited and any(map(self._launcher.has_ended, self._formation.members)):
             self._rendezvous.abandon()
 
     def membership(self, found: Mapping[Rank, str]) -> tuple[Formation, dict[Rank, str]]:
@@ -280,9 +275,9 @@ class World:
         ``found``: ranks that did not answer, and the error texts. If one is on a host that gives no answer, this waits
         until the host counts as lost, and with it all ranks there.
         """
-        self._processes.await_ends(found)
-        ended = [rank for rank in self.names if self._processes.has_ended(rank)]
-        with_hosts = {rank: why for rank, why in self._processes.on_lost_hosts.items() if rank in self.names}
+        self._launcher.await_ends(found)
+        ended = [rank for rank in self.names if self._launcher.has_ended(rank)]
+        with_hosts = {rank: why for rank, why in self._launcher.on_lost_hosts.items() if rank in self.names}
         for rank, why in with_hosts.items():
             self.members.lose(rank, why)
         for rank in ended:
@@ -318,7 +313,7 @@ class World:
         """How the process of a rank ended, in words."""
         if rank in self._mute:
             return f"{self._mute[rank]['why']}, and was killed"
-        return f"ended with exit code {self._processes[rank].exitcode} {when}"
+        return f"ended with exit code {self._launcher[rank].exitcode} {when}"
 
     def serve(
         self, supervisor: Any, stop: StopRequest | None = None, on_tick: Callable[[], float] = lambda: math.inf
@@ -342,7 +337,7 @@ class World:
             if stop is not None and stop.is_set and CHIEF in self._connections:
                 self._connections.send(CHIEF, "halt")
                 stop, self._is_halting = None, True
-            self._connections.drop(self._processes.on_lost_hosts)  # ends their processes, which may still run
+            self._connections.drop(self._launcher.on_lost_hosts)  # ends their processes, which may still run
             for connection, rank, message in self._connections.received(ready):
                 if self._handle(connection, rank, message, supervisor):
                     return
@@ -399,7 +394,7 @@ class World:
         """
         for rank in self.pids:
             self._connections.send(rank, "stop")
-        self._processes.close()
+        self._launcher.close()
         self._connections.close()
         if self._network is not None:
             self._network.close()

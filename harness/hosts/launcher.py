@@ -59,7 +59,8 @@ class HostsLauncher(Launcher):
             )
 
     def close(self) -> None:
-        """End all fork servers, and the commands that started them."""
+        """See :class:`Launcher`. Then end all fork servers, and the commands that started them."""
+        super().close()
         end_servers(self._servers, self._commands)
 
 

@@ -17,6 +17,7 @@ import pytest
 from harness.cluster import rank_process
 from harness.cluster.deadlines import ListeningClock
 from harness.cluster.group import Formation
+from harness.cluster.launcher import Launcher
 from harness.cluster.protocol import Exchange
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.trainer_watch import TrainerWatch
@@ -127,13 +128,13 @@ def test_a_trainer_that_replaces_another_is_asked_to_stop_too(config: Config, tm
     assert events[-1] is True
 
 
-def world_of(**options: Any) -> tuple[World, Mock]:
-    """The supervisor's side of a world whose processes are none, and how it starts and watches them."""
-    pids = count(1)
-    launcher = Mock(dead_after_s=None)
-    launcher.spawn.side_effect = lambda *_: Mock(pid=next(pids), host=None, exitcode=None)
-    launcher.lost_hosts.return_value = {}
-    return World(1, launcher, ps=Mock(), trainer=Mock(), options=ClusterConfig(port=0, **options)), launcher
+def world_of(**options: Any) -> tuple[World, list[Mock]]:
+    """The supervisor's side of a world whose processes are none, and the servers of its two hosts."""
+    pids, servers = count(1), [Mock(lost=None, host=host, num_running=0) for host in ("here", "there")]
+    for server in servers:
+        server.fork.side_effect = lambda *_, own=server: Mock(pid=next(pids), host=None, exitcode=None, server=own)
+    cluster = ClusterConfig(port=0, **options)
+    return World(1, Launcher(servers), ps=Mock(), trainer=Mock(), options=cluster), servers
 
 
 def test_a_spare_that_connects_late_is_called_to_no_world_without_it() -> None:
@@ -154,13 +155,11 @@ def test_a_spare_that_connects_late_is_called_to_no_world_without_it() -> None:
 
 def test_a_spare_that_is_lost_with_its_host_is_no_lost_rank() -> None:
     """Law: as a host is lost, all ranks on it are; the trainer asks who, before it is found to be lost itself."""
-    world, launcher = world_of(spares=2)
+    world, (here, there) = world_of(spares=2)
     world.start()
-    launcher.lost_hosts.return_value = {"here": "ended"}
-    for rank in ("ps0", "spare1"):
-        world._processes[rank].server.host, world._processes[rank].server.lost = "here", "it ended"
     for rank in ("trainer0", "spare0"):
-        world._processes[rank].server.lost = None
+        world._launcher[rank].server = there
+    here.lost = "it ended"
     assert world.membership({})[1] == {"ps0": "its host here was lost: it ended"}
     assert world.membership({})[1] == {"ps0": "its host here was lost: it ended"}
     world.close()

@@ -20,7 +20,6 @@ from harness.config.model import Config
 from harness.core.errors import HarnessError, RunStopped, StoreError
 from harness.files import hold_also
 from harness.hosts.launcher import HostsLauncher
-from harness.processes.forked import ForkedProcess
 from harness.processes.stop import StopRequest
 from harness.run import assemble
 from harness.store import FileStore, RowSource
@@ -44,15 +43,13 @@ class NotingLauncher(HostsLauncher):
         self.folder = run_dir.parent
         self._file = run_dir.with_name("spawned")
         self.clock = clock
-        self.processes: dict[str, ForkedProcess] = {}
 
-    def spawn(self, context: RankContext, main: Main) -> ForkedProcess:
+    def spawn(self, context: RankContext, main: Main) -> None:
         """Note it, and start it."""
         if context.formation is not None and context.formation.generation:
             with self._file.open("a") as file:
                 file.write(f"{self.clock.read()}\n")
-        self.processes[context.rank] = super().spawn(context, main)
-        return self.processes[context.rank]
+        super().spawn(context, main)
 
 
 Act = Callable[[Any, Emulation], None]
@@ -133,8 +130,8 @@ def lose_server(_launcher: object, _hosts: Emulation, host: str) -> None:
 def stop_server(launcher: NotingLauncher, _hosts: Emulation, host: str, rank: str) -> None:
     """The fork server of a host is stopped, and one of its ranks is to be killed: the run waits for the deadline."""
     signal_server(host, signal.SIGSTOP)
-    launcher.processes[rank].kill()
-    launcher.processes[rank].join()
+    launcher[rank].kill()
+    launcher[rank].join()
     assert host in launcher.lost_hosts()
 
 
