@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch.distributed import rpc
 from torch.futures import Future
@@ -28,15 +28,15 @@ from harness.cluster.protocol import (
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import CHIEF, Rank, is_compute, is_ps, is_spare, ps_index, rank_order
 
-Calls = Mapping[Rank, Future[Any] | tuple[Future[Any], ...]]
-"""Calls in flight by rank; a tuple for a :class:`Several`. The future of a call that could not be sent has failed."""
+Call: TypeAlias = "Future[Any] | tuple[Call, ...]"
+"""A call in flight; a tuple for a :class:`Several`. The future of a call that could not be sent has failed."""
 
 
 @dataclass(frozen=True)
 class Underway:
     """Requests in flight. ``finds_all``: whether they find the ranks that a planned fault has struck, asked or not."""
 
-    calls: Calls
+    calls: Mapping[Rank, Call]
     finds_all: bool
 
 
@@ -85,12 +85,12 @@ class RpcCluster(Cluster):
             finds_all=not any(map(is_compute, requests)),
         )
 
-    def _send(self, rank: Rank, request: Request) -> Future[Any] | tuple[Future[Any], ...]:
+    def _send(self, rank: Rank, request: Request) -> Call:
         """Send a request without waiting: messages of a step as words, all others pickled."""
         if isinstance(request, Several):
-            return tuple(self._call(rank, *_message(rank, exchange)) for exchange in request.exchanges)
+            return tuple(self._send(rank, exchange) for exchange in request.exchanges)
         if wire.is_plain(request):
-            return self._call(rank, *_message(rank, request))
+            return self._call(rank, wire.serve_words, wire.words_of(request), ps_index(rank))
         asks_others = isinstance(request, CopyShard | RestoreFromParity | BuildParity)
         workers = self._workers if asks_others else None
         return self._call(rank, wire.on_rank, "serve", rank, wire.without_slices(request), workers)
@@ -181,21 +181,14 @@ class RpcCluster(Cluster):
                 rpc.rpc_async(group.worker_name(member, self._generation), no_op)  # opens the connection
 
 
-def _message(rank: Rank, exchange: Exchange) -> tuple[Any, ...]:
-    """The function to call to have ``rank`` serve ``exchange``, and its arguments."""
-    if wire.is_plain(exchange):
-        return wire.serve_words, wire.words_of(exchange), ps_index(rank)
-    return wire.on_rank, "serve", rank, wire.without_slices(exchange)
-
-
 def _failed(error: RuntimeError) -> Future[Any]:
     failed: Future[Any] = Future()
     failed.set_exception(error)
     return failed
 
 
-def _wait(calls: Calls) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
-    """Wait for all calls; returns by rank the replies and the transport's error texts. Several calls have a tuple.
+def _wait(calls: Mapping[Rank, Call]) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
+    """Wait for all calls; returns by rank the replies and the transport's error texts.
 
     A rank's own exceptions travel as Failure values, so an error raised here is the transport's: end of file, broken
     pipe, connection refused, or no answer within the timeout.
@@ -204,13 +197,14 @@ def _wait(calls: Calls) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
     detail: dict[Rank, str] = {}
     for rank, sent in calls.items():
         try:
-            if isinstance(sent, tuple):
-                replies[rank] = tuple(wire.reply_of(each.wait()) for each in sent)
-            else:
-                replies[rank] = wire.reply_of(sent.wait())
+            replies[rank] = _reply_to(sent)
         except RuntimeError as error:
             detail[rank] = words_of(error)
     return replies, detail
+
+
+def _reply_to(call: Call) -> Reply:
+    return tuple(map(_reply_to, call)) if isinstance(call, tuple) else wire.reply_of(call.wait())
 
 
 def words_of(error: RuntimeError) -> str:
