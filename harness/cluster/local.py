@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.cluster.compute import ComputeServer
 from harness.cluster.members import Members
 from harness.cluster.protocol import Cluster, Reply, Request, raise_failures
 from harness.cluster.server import RankServer
@@ -15,16 +16,6 @@ from harness.core.plans import CHIEF, Rank, all_ranks, is_compute, is_ps
 from harness.processes.stop import StopRequest
 
 
-class ComputeName:
-    """A compute rank of engine ``local``, which exists by name alone: the trainer computes every batch itself."""
-
-    def handle(self, request: Request) -> Reply:
-        """The reply to a request without a share: None."""
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
 class LocalRanks(Ranks):
     """The ranks of engine ``local``: the server of each PS rank is an object in this process."""
 
@@ -32,7 +23,7 @@ class LocalRanks(Ranks):
         self._make_server = make_server
         self.members = Members()
         self.names = tuple(rank for rank in all_ranks(num_ps, num_trainers) if rank != CHIEF)
-        self.servers: dict[Rank, RankServer | ComputeName] = {}
+        self.servers: dict[Rank, RankServer | ComputeServer] = {}
         self.replace(self.names, step=0)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
@@ -59,7 +50,7 @@ class LocalRanks(Ranks):
         """Make new servers for ``ranks``; a PS rank's shard is empty."""
         for rank in ranks:
             if is_compute(rank):
-                self.servers[rank] = ComputeName()
+                self.servers[rank] = ComputeServer(rank, None)
             elif rank != CHIEF:
                 self.servers[rank] = server = self._make_server(rank)
                 server.reach = self._reach

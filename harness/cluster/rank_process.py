@@ -68,8 +68,9 @@ class PsProcess:
                 self._servers.pop(rank).close()
             for rank in ranks:
                 if rank not in self._servers:
-                    new = RankServer if is_ps(rank) else _compute_server
-                    self._servers[rank] = new(self._spec, rank)
+                    spec = self._spec
+                    new = RankServer(spec, rank) if is_ps(rank) else ComputeServer(rank, spec.make_share_trainer)
+                    self._servers[rank] = new
 
     def serve(self, rank: Rank, request: Request, workers: Mapping[Rank, str] | None = None) -> Reply:
         """Serve one request to ``rank``.
@@ -118,11 +119,6 @@ class PsProcess:
         """Abandon pending saves."""
         for server in self._servers.values():
             server.close()
-
-
-def _compute_server(spec: RankSpec, rank: Rank) -> ComputeServer:
-    assert spec.make_share_trainer is not None, "a run with compute ranks divides its batches"
-    return ComputeServer(rank, spec.make_share_trainer())
 
 
 def _run_rank(rank_context: RankContext, work: Callable[[ControlLink], None]) -> None:
