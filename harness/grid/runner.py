@@ -45,8 +45,10 @@ class CellPool(Protocol):
     """Where cells run: :class:`LocalPool`, or jobs of a scheduler (``harness.jobs``)."""
 
     def prepare(self) -> None:
-        """Start what must be forked before this process has threads. Called at most once, before :meth:`run`."""
-        ...
+        """Start what must be forked before this process has threads. Called at most once, before :meth:`run`.
+
+        By default nothing.
+        """
 
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
         """Run ``cells`` and yield the outcome of each when it ends.

@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.config.experiment import Cell
 from harness.core.errors import ConfigError
 from harness.grid.process import Outcome
-from harness.grid.runner import GridView
+from harness.grid.runner import CellPool, GridView
 from harness.jobs import slurm
 from harness.jobs.arrays import arrays, done_outcome, folder_of, reason_of, show_progress, write_config
 from harness.processes.stop import StopRequest
@@ -37,15 +37,12 @@ class _Watched:
     left_s: float | None = None
 
 
-class JobPool:
+class JobPool(CellPool):
     """Runs the cells of the grid ``name`` in ``out`` as jobs of SLURM."""
 
     def __init__(self, out: Path, name: str) -> None:
         self._out = out
         self._name = name
-
-    def prepare(self) -> None:
-        """A no-op: this pool forks no process (:meth:`harness.grid.runner.CellPool.prepare`)."""
 
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
         """See :meth:`harness.grid.runner.CellPool.run`. Once ``stop`` is set, the generator ends; the jobs go on."""

@@ -16,7 +16,7 @@ from typing import Any
 from harness.config.experiment import Cell
 from harness.core.errors import ConfigError
 from harness.grid.process import Outcome
-from harness.grid.runner import GridView
+from harness.grid.runner import CellPool, GridView
 from harness.hosts.ray_launcher import PROGRAM
 from harness.jobs.arrays import (
     JobFiles,
@@ -35,7 +35,7 @@ _MARGIN_S = 5.0  # for a run to end in, after its own time of grace
 _LOOK_S = 0.5  # between two looks at the cells' progress
 
 
-class RayPool:
+class RayPool(CellPool):
     """Runs the cells of a grid as tasks of the Ray cluster at ``jobs.ray_address``.
 
     A run that is asked to stop has ``grace_s`` seconds to write its resume point.
@@ -43,9 +43,6 @@ class RayPool:
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
-
-    def prepare(self) -> None:
-        """A no-op: this pool forks no process (:meth:`harness.grid.runner.CellPool.prepare`)."""
 
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
         """See :meth:`harness.grid.runner.CellPool.run`. After ``stop``, running tasks are asked to stop, with outcomes.
