@@ -62,10 +62,10 @@ class PrivateNetwork:
             said, fds = _run_make(host, port)
         except (OSError, HostLost) as error:
             raise RunFailed(f"no private network could be made: {error}") from error
-        result, _, words = said.partition(" ")
-        if result == _REFUSED:
+        number, _, words = said.partition(" ")
+        if number in map(str, _REFUSALS):
             raise NoPrivateNetwork(words)
-        if result != _MADE:
+        if not fds:
             raise RunFailed(f"no private network could be made: {words or 'the process that was to make it ended'}")
         listener, *self._namespaces = fds
         self.listener = socket.socket(fileno=listener)
@@ -103,44 +103,26 @@ def _run_make(host: str, port: int) -> tuple[str, list[int]]:
     return said.decode(errors="replace"), fds
 
 
-_MADE, _REFUSED, _FAILED = "made", "refused", "failed"
-
-
 def make(connection: Connection, host: str, port: int) -> None:
     """Main function of the process that makes the network: enters new namespaces, listens there, and sends the result.
 
-    It sends "made" with file descriptors of the listening socket and the namespaces, or "refused" or "failed" with the
-    reason; nothing if the receiver has ended.
+    It sends file descriptors of the listening socket and the namespaces, or the number of an error and its words;
+    nothing if the receiver has ended.
     """
     with suppress(BrokenPipeError, ConnectionResetError), socket.socket(fileno=os.dup(connection.fileno())) as channel:
         try:
-            names = _enter_new()
+            names = _unshare()
+            _raise_loopback()
             listener = control.listen(host, port)
             fds = [listener.fileno(), *(os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in names)]
-        except (NoPrivateNetwork, OSError) as error:
-            result = _REFUSED if isinstance(error, NoPrivateNetwork) else _FAILED
-            channel.send(f"{result} {error}".encode()[:_TEXT_BYTES])
+        except OSError as error:
+            channel.send(f"{error.errno} {error}".encode()[:_TEXT_BYTES])
         else:
-            socket.send_fds(channel, [_MADE.encode()], fds)
-
-
-def _enter_new() -> tuple[str, ...]:
-    """Enter new namespaces with a loopback device. Returns their names ("user", "net"), outer first.
-
-    Raises NoPrivateNetwork if the system refuses that, OSError for any other error.
-    """
-    try:
-        names = _unshare()
-        _raise_loopback()
-    except OSError as error:
-        if error.errno in _REFUSALS:
-            raise NoPrivateNetwork(str(error)) from error
-        raise
-    return names
+            socket.send_fds(channel, [b"made"], fds)
 
 
 def _unshare() -> tuple[str, ...]:
-    """Enter a new network namespace, in a new user namespace if need be. Returns their names, outer first."""
+    """Enter a new network namespace, in a new user namespace if need be. Their names ("user", "net"), outer first."""
     if _libc.unshare(_CLONE_NEWNET) == 0:
         return ("net",)
     user, group = os.getuid(), os.getgid()
