@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.config.experiment import Cell
     from harness.config.model import Config
     from harness.core.events import Finished
     from harness.grid.process import Outcome
     from harness.grid.runner import GridView
-    from harness.run.assemble import RunStatus
 
 
 def run(config: "Config | Mapping[str, Any]", *, afresh: bool = False) -> "Finished":
@@ -75,14 +73,14 @@ def grid(
     load_plugins(requested([path], overrides))
     from harness.config.experiment import load_experiment
     from harness.grid.experiments import check_grid, opened_grid
-    from harness.grid.runner import LocalPool
+    from harness.grid.runner import LocalPool, SilentView
     from harness.grid.worker import run_assembled
     from harness.run.spec import cell_hash
 
     found = load_experiment(path, overrides, cell_hash=cell_hash)
     check_grid(found)
     with opened_grid([found], LocalPool(run_assembled, jobs), afresh=afresh) as one:
-        return one.run(view or Silent())
+        return one.run(view or SilentView())
 
 
 def _config_of(values: Mapping[str, Any]) -> "Config":
@@ -113,16 +111,3 @@ def _check_plugins(config: "Config") -> None:
         raise ConfigError(
             f"plugins: {missing[0]}: expected to be loaded before a Config is made; pass a mapping of keys"
         )
-
-
-class Silent:
-    """A view of a grid that shows nothing."""
-
-    def started(self, cell: "Cell") -> None:
-        """A no-op."""
-
-    def status(self, cell: "Cell", status: "RunStatus") -> None:
-        """A no-op."""
-
-    def ended(self, outcome: "Outcome") -> None:
-        """A no-op."""

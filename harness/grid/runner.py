@@ -26,19 +26,20 @@ _LOOK_S = 1.0  # how often the runner looks whether a cell is stopped
 
 
 class GridView(Protocol):
-    """Callbacks for the progress of a grid."""
+    """Callbacks for the progress of a grid. By default no-ops."""
 
     def started(self, cell: Cell) -> None:
         """Called when the cell's process has started."""
-        ...
 
     def status(self, cell: Cell, status: "RunStatus") -> None:
         """Called with each new status of a running cell."""
-        ...
 
     def ended(self, outcome: Outcome) -> None:
         """Called once per cell with an outcome: when the cell has ended, or at the start if it was already done."""
-        ...
+
+
+class SilentView(GridView):
+    """A view of a grid that shows nothing."""
 
 
 class CellPool(Protocol):
