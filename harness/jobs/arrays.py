@@ -146,15 +146,13 @@ def reason_of(cell: Cell) -> str:
 
 
 def progress_of(run_dir: Path) -> RunStatus | None:
-    """The status of a run by its newest events, for display; None before the first event. Raises nothing.
+    """The status of a run by its newest events, for display; None before the first event.
 
     Its phase is always "train", and its generation 0.
     """
     events = newest_events(RunDir(run_dir).events)
-    if not events or not isinstance(num_steps := events[0].get("num_steps"), int):
+    if not events:
         return None
-    losses = [event["losses"][-1:] for event in events if isinstance(event.get("losses"), list)]
-    losses = [loss for last in losses for loss in last if isinstance(loss, float)]
-    steps = [event["step"] for event in events if isinstance(event.get("step"), int)]
-    step, loss = steps[-1] if steps else 0, losses[-1] if losses else None
+    loss = next((event["losses"][-1] for event in reversed(events) if event.get("losses")), None)
+    step, num_steps = events[-1].get("step", 0), events[0].get("num_steps", 0)
     return RunStatus(step=step, num_steps=num_steps, loss=loss, phase="train")
