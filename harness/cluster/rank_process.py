@@ -28,7 +28,7 @@ from harness.core.plans import Rank, is_ps, is_spare
 from harness.core.resumable import State
 from harness.files import hold_also
 from harness.processes import control
-from harness.processes.parent_death import end_with_parent, ignore_interrupts
+from harness.processes.parent_death import end_with_parent
 from harness.store import name_files_by
 
 _HEARTBEAT = 0.1  # of the deadline for a sign of life
@@ -123,7 +123,6 @@ class PsProcess:
 
 def _run_rank(rank_context: RankContext, work: Callable[[ControlLink], None]) -> None:
     """Carry out ``work`` in the process of a rank, until the order to stop or the end of the control connection."""
-    ignore_interrupts()
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # Ctrl-Z: a stopped rank would miss deadlines
     parent = os.getppid()
     if rank_context.supervisor_pid is None:

@@ -12,12 +12,6 @@ _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def ignore_interrupts() -> None:
-    """Ignore SIGINT and SIGTERM, which the process that the user started handles."""
-    for number in INTERRUPTS:
-        signal.signal(number, signal.SIG_IGN)
-
-
 def end_with_parent(parent: int | None = None) -> None:
     """Let the kernel kill this process, even while it is stopped, when the thread that started it ends.
 
