@@ -156,11 +156,13 @@ class Launcher:
         """Whether the process of ``rank`` has ended, or was forgotten after its end."""
         return rank not in self._by_rank or self[rank].exitcode is not None
 
-    def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """Send SIGKILL to all of ``ranks``, then reap them. Returns, by rank, pid, signal, exit code and host, if any.
+    def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
+        """Kill all processes on ``hosts`` (:meth:`end_hosts`), and ``ranks``, and reap them.
 
-        Raises RunFailed if a process has not ended ten seconds later.
+        Returns, by rank, pid, signal, exit code and host, if any. Raises RunFailed if a process has not ended ten
+        seconds later.
         """
+        self.end_hosts(hosts)
         for rank in ranks:
             self[rank].kill()
         return {rank: self._reap(rank) for rank in ranks}

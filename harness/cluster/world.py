@@ -138,13 +138,8 @@ class World:
         self._launcher.spawn(context, self._trainer if rank == CHIEF else self._ps)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
-        """Kill and reap ``ranks`` as :meth:`Launcher.kill` does, and drop their connections. Raises RunFailed.
-
-        ``hosts``: kill all processes there too; see :meth:`harness.cluster.launcher.Launcher.end_hosts`.
-        """
-        if hosts:
-            self._launcher.end_hosts(hosts)
-        machines = self._launcher.kill(ranks)
+        """See :meth:`harness.cluster.launcher.Launcher.kill`; drops the connections of ``ranks``, too."""
+        machines = self._launcher.kill(ranks, hosts)
         self._connections.drop(ranks)
         return machines
 

@@ -164,10 +164,10 @@ class ForkServer:
                 raise RunFailed(f"host {self.host}: a process did not end within {timeout_s:g} s of SIGKILL")
         self.close()
 
-    def close(self, why: str = "was ended") -> None:
+    def close(self) -> None:
         """Have the server end, and all its processes with it. It is lost then."""
         self.send("end")
-        self._lose(why)
+        self._lose("was ended")
 
     def _hear(self, timeout_s: float) -> bool:
         """Handle the next message; False if none comes in time. A connection that has ended is the last one."""
