@@ -18,31 +18,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.config.model import Config
     from harness.core.events import Finished
     from harness.grid.process import Outcome
     from harness.grid.runner import GridView
 
 
-def run(config: "Config | Mapping[str, Any]", *, afresh: bool = False) -> "Finished":
-    """Carry out one run in the folder ``config.out``; returns its last event. A finished run is not run again.
+def run(config: Mapping[str, Any], *, afresh: bool = False) -> "Finished":
+    """Carry out one run in the folder ``out``; returns its last event. A finished run is not run again.
 
-    ``config``: a configuration, or its keys as nested mappings (`run.py schema`). An interrupted run goes on from its
+    ``config``: the keys of a configuration as nested mappings (`run.py schema`). An interrupted run goes on from its
     resume point. ``afresh``: the files of this run in the folder are removed first, and the run starts at step 0.
 
     Raises:
-        UserError: the config, the data, the trace or the folder cannot be used.
+        UserError: a key (one line a mistake), the data, the trace or the folder cannot be used.
         RunFailed: the run has no result, or an invalid one.
     """
-    if isinstance(config, Mapping):
-        config = _config_of(config)
+    names = config.get("plugins", ())
+    load_plugins([name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else [])
+    from harness.config.build import config_of
     from harness.core.events import Finished
     from harness.grid.experiments import opened_run
     from harness.record.event_log import read_events
     from harness.record.rundir import RunDir
 
-    _check_plugins(config)
-    with opened_run(config, afresh=afresh) as one:
+    with opened_run(config_of(config), afresh=afresh) as one:
         if not one.is_done:
             return one.carry_out()
     finished = read_events(RunDir(one.run_dir).events)[-1]
@@ -83,15 +82,6 @@ def grid(
         return one.run(view or SilentView())
 
 
-def _config_of(values: Mapping[str, Any]) -> "Config":
-    """Load the plugins that ``values`` names, then validate ``values``. Raises ConfigError, one line a mistake."""
-    names = values.get("plugins", ())
-    load_plugins([name for name in names if isinstance(name, str)] if isinstance(names, list | tuple) else [])
-    from harness.config.build import config_of
-
-    return config_of(values)
-
-
 def load_plugins(names: Sequence[str]) -> None:
     """Load plugins, then check the kinds of recovery that each strategy declares. Raises ConfigError."""
     from harness.config.plugins import load
@@ -101,13 +91,3 @@ def load_plugins(names: Sequence[str]) -> None:
     from harness.recovery.recoveries import check_declared
 
     check_declared(STRATEGIES)
-
-
-def _check_plugins(config: "Config") -> None:
-    from harness.config.plugins import LOADED
-    from harness.core.errors import ConfigError
-
-    if missing := [name for name in config.plugins if name not in LOADED]:
-        raise ConfigError(
-            f"plugins: {missing[0]}: expected to be loaded before a Config is made; pass a mapping of keys"
-        )

@@ -29,7 +29,7 @@ def test_a_run_from_python_is_recorded_and_not_run_twice(config: Config, tmp_pat
     first = api.run(short.model_dump(mode="json"))
     assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (threads, False)
     before = (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns
-    assert api.run(short) == first
+    assert api.run(short.model_dump(mode="json")) == first
     assert (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns == before
     assert analysis.load(tmp_path)["auc"].tolist() == [first.auc]
 

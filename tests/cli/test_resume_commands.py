@@ -68,7 +68,7 @@ def test_a_run_with_a_resume_point_does_what_it_is_told(command: Command) -> Non
     for afresh in (False, True):
         shutil.rmtree("out")
         leave_a_resume_point()
-        api.run(config, afresh=afresh)
+        api.run(config.model_dump(mode="json"), afresh=afresh)
         assert compare_records(Path("whole"), Path("out")) == []
 
 
@@ -129,7 +129,8 @@ def test_a_finished_run_keeps_what_its_config_says(command: Command, *, keeps: b
     No resume point stays; checkpoints stay unless the recorded config has ``store.keep_finished=false``.
     """
     config = changed(load_config(Path("one.yaml")), store__keep_finished=keeps, store__kind="files")
-    Path("one.yaml").write_text(to_yaml(config.model_dump(mode="json")))
+    values = config.model_dump(mode="json")
+    Path("one.yaml").write_text(to_yaml(values))
     leave_a_resume_point()
     for name in ("resume", "checkpoints"):
         shutil.copytree(f"out/{name}", f"kept/{name}")
@@ -137,7 +138,11 @@ def test_a_finished_run_keeps_what_its_config_says(command: Command, *, keeps: b
     assert not Path("out/resume").exists()
     assert Path("out/checkpoints").exists() == keeps
     cell = Cell(config, "one", cell_hash(config), Path("out"))
-    for meet in (lambda: command("train", "one.yaml"), lambda: api.run(config), lambda: is_done(cell)):
+    for meet in (
+        lambda: command("train", "one.yaml"),
+        lambda: api.run(config.model_dump(mode="json")),
+        lambda: is_done(cell),
+    ):
         shutil.copytree("kept", "out", dirs_exist_ok=True)
         assert meet()
         assert not Path("out/resume").exists()
