@@ -76,11 +76,6 @@ class Rendezvous:
         """Whether the generation is formed: all members have published their addresses, and it was not abandoned."""
         return not self._is_broken and not self.missing
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether the generation is being formed: a member waits for the addresses of others."""
-        return not self._is_broken and 0 < len(self._addresses) < len(self._formation.members)
-
     def publish(self, rank: Rank, generation: int, address: bytes) -> None:
         """Store the address of ``rank``'s RPC agent. After the last member's, send all addresses to every member.
 
@@ -96,8 +91,9 @@ class Rendezvous:
 
     def abandon(self) -> None:
         """Give the generation up. Members that have published their address, and those that do later, get "broken"."""
-        self._is_broken = True
-        self._answer("broken", self._formation.generation)
+        if not self._is_broken:
+            self._is_broken = True
+            self._answer("broken", self._formation.generation)
 
     def _answer(self, *message: object) -> None:
         for rank in self._addresses:

@@ -261,7 +261,7 @@ class World:
             why = self._launcher.on_lost_hosts.get(CHIEF)
             how = f"(pid {self.pids[CHIEF]}) {self._end_of(CHIEF, 'before its job was done')}"
             raise MustStartAnew(f"{CHIEF} ended: {why}" if why else f"{CHIEF} {how}")
-        if self._rendezvous.is_awaited and any(map(self._launcher.has_ended, self._formation.members)):
+        if not self._rendezvous.is_complete and any(map(self._launcher.has_ended, self._formation.members)):
             self._rendezvous.abandon()
 
     def membership(self, found: Mapping[Rank, str]) -> tuple[Formation, dict[Rank, str]]:
