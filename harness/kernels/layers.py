@@ -38,11 +38,6 @@ LAYER = np.dtype(
 )
 """A layer with its buffers for one batch size: addresses, and sizes in numbers of elements."""
 
-PARTS = ("dense update", "bottom", "interaction", "top", "loss", "top backward", "interaction backward", "coalesce")
-"""Parts of a training step, in order. The first thread notes the time before the first and after each."""
-START, UPDATED, BOTTOM, INTERACTION, TOP, LOSS, TOP_BACKWARD, INTERACTION_BACKWARD, COALESCED = range(len(PARTS) + 1)
-"""Indices of these times: the start, and the end of each part."""
-
 JOB = np.dtype(
     [
         *((name, np.int64) for name in ("num_samples", "num_shares", "num_vectors", "dim", "num_bottom", "num_layers")),
@@ -52,7 +47,6 @@ JOB = np.dtype(
         *((name, np.int64) for name in ("first", "last", "dense", "labels")),
         *((name, np.int64) for name in ("rows", "row_width", "slots", "inverse", "num_rows")),
         *((name, np.int64) for name in ("order_A", "starts", "losses", "row_grads")),
-        ("marks", np.int64, (len(PARTS) + 1,)),
         ("learning_rate", np.float32),
     ]
 )

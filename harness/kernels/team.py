@@ -19,18 +19,9 @@ from numba.np.numpy_support import carray
 
 from harness.kernels.compiler import compiled_for
 from harness.kernels.layers import (
-    BOTTOM,
-    COALESCED,
-    INTERACTION,
-    INTERACTION_BACKWARD,
     JOB,
     LAYER,
-    LOSS,
     SHARE_UNIT,
-    START,
-    TOP,
-    TOP_BACKWARD,
-    UPDATED,
     backward,
     coalesce,
     cross_entropy,
@@ -93,14 +84,7 @@ def wait_for(address: int, value: int) -> None:
 
 
 @inlined
-def note_time(job: Any, thread: int, index: int) -> None:
-    """Store the present time in ns in ``job.marks[index]``; a no-op on other threads than 0."""
-    if thread == 0:
-        job.marks[index] = nanoseconds()
-
-
-@inlined
-def _forward_share(job: Any, thread: int, first: int, last: int) -> None:
+def _forward_share(job: Any, first: int, last: int) -> None:
     """Compute the logits of some samples, in the outputs of the last layer."""
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
     num_integers, num_bottom = layers[0].fan_in, job.num_bottom
@@ -111,12 +95,9 @@ def _forward_share(job: Any, thread: int, first: int, last: int) -> None:
             inputs_BI[b, i] = dense_BI[b, i]
     for index in range(num_bottom):
         forward(layers[index], job.num_samples, first, last)
-    note_time(job, thread, BOTTOM)
     interact(job, layers[num_bottom - 1], layers[num_bottom], first, last)
-    note_time(job, thread, INTERACTION)
     for index in range(num_bottom, job.num_layers):
         forward(layers[index], job.num_samples, first, last)
-    note_time(job, thread, TOP)
 
 
 @inlined
@@ -127,18 +108,14 @@ def _train_share(job: Any, thread: int) -> None:
     bottom, top = layers[num_bottom - 1], layers[num_bottom]
     run_tasks(job)
     wait_for(counter(job, DONE), num_tasks(job))
-    note_time(job, thread, UPDATED)
     start, stop = share(job.last - job.first, thread, num_shares, SHARE_UNIT)
     first, last = job.first + start, job.first + stop
-    _forward_share(job, thread, first, last)
+    _forward_share(job, first, last)
     cross_entropy(job, layers[job.num_layers - 1], first, last)
-    note_time(job, thread, LOSS)
     for index in range(job.num_layers - 1, num_bottom - 1, -1):
         mask(layers[index], job.num_samples, first, last)
         backward(layers[index], job.num_samples, first, last)
-    note_time(job, thread, TOP_BACKWARD)
     interact_backward(job, bottom, top, first, last)
-    note_time(job, thread, INTERACTION_BACKWARD)
 
 
 @inlined
@@ -146,7 +123,6 @@ def _merge_share(job: Any, thread: int) -> None:
     """Compute a thread's share of the distinct rows' gradients: ``row_grads``."""
     first, last = share(job.num_rows, thread, job.num_shares, 1)  # in units of a row
     coalesce(job, first, last)
-    note_time(job, thread, COALESCED)
 
 
 @inlined
@@ -201,7 +177,7 @@ def execute(job: Any, command: int, thread: int) -> None:
         run_tasks(job)
     else:
         first, last = share(job.num_samples, thread, job.num_shares, SHARE_UNIT)
-        _forward_share(job, thread, first, last)
+        _forward_share(job, first, last)
 
 
 _SPIN_NS = 50_000  # an eager worker polls this long for a command before it sleeps: as long as waking it would take
@@ -237,12 +213,10 @@ def _command(job: Any, command: int) -> None:
 
     A pending update is finished first for PREDICT; for TRAIN the threads do so themselves (:func:`_train_share`).
     """
-    note_time(job, 0, START)
     _join(job)
     if command == PREDICT:  # it overwrites buffers that a pending update still reads
         run_tasks(job)
         wait_for(counter(job, DONE), num_tasks(job))
-        note_time(job, 0, UPDATED)
     if command == UPDATE and load(counter(job, CLAIMED)) >= num_tasks(job):
         return  # none is pending: after _join the claimed tasks are done
     if job.num_shares > 1:
@@ -315,11 +289,9 @@ def update(job_1: Any, is_alone: bool) -> None:
     """
     job = job_1[0]
     if is_alone and not job.workers_have_command:
-        note_time(job, 0, START)
         run_tasks(job)
     else:
         _command(job, UPDATE)
-    note_time(job, 0, UPDATED)
 
 
 @inlined

@@ -21,7 +21,7 @@ from harness.core.lookup import BatchPlan
 from harness.core.shares import Division, Share, spans
 from harness.kernels import team
 from harness.kernels.compiler import FLOATS_PER_LINE
-from harness.kernels.layers import JOB, LAYER, PARTS
+from harness.kernels.layers import JOB, LAYER
 from harness.kernels.products import TILE_COLUMNS
 from harness.kernels.team import num_counters
 
@@ -282,14 +282,6 @@ class TeamPass:
         assert len(dense_BI) == self.num_samples
         team.predict(self._job_1, dense_BI.numpy(), rows_NX.numpy(), inverse_A.numpy())
         return self._logits_BX[:, 0].clone()
-
-    def seconds(self, parts: Sequence[str] = PARTS) -> dict[str, float]:
-        """Seconds that the calling thread spent in each part of the last call, by name, waiting included.
-
-        ``parts``: as many of the first names of ``PARTS`` as that call had parts.
-        """
-        seconds = np.diff(self._job_1["marks"][0, : len(parts) + 1]) / 1e9
-        return dict(zip(parts, seconds.tolist(), strict=True))
 
 
 def _run_worker(job_1: np.ndarray, thread: int, buffers: object) -> None:
