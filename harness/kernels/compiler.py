@@ -8,8 +8,7 @@ Conventions of all files of this folder: arrays are in C order; a result is a ne
 ``out_…`` or the docstring says that an argument changes; no index is checked, the caller has made or checked them.
 
 Machine code is cached in ``__pycache__``, or in ``NUMBA_CACHE_DIR`` if that is set, in a folder named by a digest of
-all sources of this folder: a compiled loop holds code of other files too, and Numba looks at one file only. Beside each
-cached file lies its digest, ``FILE.digest``; a file that does not match its digest is not run.
+all sources of this folder: a compiled loop holds code of other files too, and Numba looks at one file only.
 """
 
 import hashlib
@@ -26,9 +25,6 @@ from numba.core import config as numba_settings
 _F = TypeVar("_F", bound=Callable[..., Any])
 _HERE = Path(__file__).parent
 
-_CODE = (".nbi", ".nbc")  # Numba's index of a function, and its machine code
-_SEAL = ".digest"
-
 AHEAD = 16
 """How many rows or records ahead of their use loops prefetch. A larger number is no faster."""
 FLOATS_PER_LINE = 16
@@ -38,8 +34,8 @@ FLOATS_PER_LINE = 16
 def compiled_for(signature: Any) -> Callable[[_F], _F]:
     """Compile a function for these types when its module is imported: no step waits for a compiler.
 
-    ``signature``: one of Numba's signatures, or a list of them. If no folder can be written to, or a cached file is
-    damaged, the function is compiled without a cache. The folder of a damaged file is emptied.
+    ``signature``: one of Numba's signatures, or a list of them. If no folder can be written to, or a cached file cannot
+    be read, the function is compiled without a cache. The folder of such a file is emptied.
     """
     signatures = signature if isinstance(signature, list) else [signature]
 
@@ -69,33 +65,7 @@ def _compile(function: _F, signatures: Sequence[Any], cache_folder: Path | None)
     for each in signatures:
         compiled.compile(each)
     compiled.disable_compile()
-    if cache_folder is not None and compiled.stats.cache_misses:
-        _seal(cache_folder, f"*.{function.__qualname__}-{function.__code__.co_firstlineno}.*")
     return compiled
-
-
-def _seal(folder: Path, pattern: str) -> None:
-    """Write the digest of each file of machine code whose name matches ``pattern``."""
-    for file in folder.rglob(pattern):
-        if file.suffix in _CODE:
-            with suppress(OSError):  # gone, since another process found the folder damaged
-                temporary = file.with_name(f"{file.name}.{os.getpid()}")
-                temporary.write_text(_digest(file))
-                temporary.replace(file.with_name(file.name + _SEAL))
-
-
-def _is_sound(folder: Path) -> bool:
-    """Whether every cached file matches the digest beside it; a file without a digest is still being written."""
-    try:
-        seals = {seal.with_name(seal.name.removesuffix(_SEAL)): seal.read_bytes() for seal in folder.rglob(f"*{_SEAL}")}
-        return all(_digest(file).encode() == digest for file, digest in seals.items())
-    except FileNotFoundError:  # another process found the folder damaged, and removes it
-        return True
-
-
-def _digest(file: Path) -> str:
-    """Digest of a file's name and content: a file that has got another function's name counts as damaged too."""
-    return hashlib.blake2b(file.name.encode() + b"\0" + file.read_bytes(), digest_size=16).hexdigest()
 
 
 def is_cold() -> bool:
@@ -114,9 +84,6 @@ def _make_cache_folder() -> Path | None:
         with suppress(OSError, RuntimeError):  # not writable; no home
             folder = parent.expanduser() / name
             folder.mkdir(parents=True, exist_ok=True)
-            if not _is_sound(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(exist_ok=True)
             if parent == beside:
                 for old in set(parent.glob("kernels-*")) - {folder}:
                     shutil.rmtree(old, ignore_errors=True)

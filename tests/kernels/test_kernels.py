@@ -3,7 +3,6 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numba
@@ -96,35 +95,17 @@ def run_loops(kernels: Path, times: int = 2) -> list[str]:
     return [said_by(import_from, kernels.parent, "copied.loops").strip() for _ in range(times)]
 
 
-def flipped(content: bytes) -> bytes:
-    """With another bit in the middle, which Numba would load."""
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-
-
-def test_machine_code_is_run_again_unless_it_is_damaged(kernels: Path) -> None:
-    """A cached file that was cut short or changed by a bit, or its digest, is removed, and compiled again.
-
-    So are all where a file lacks its digest, as of a process that ended between the two.
-    """
+def test_machine_code_is_run_again_unless_it_was_cut_short(kernels: Path) -> None:
+    """As by a loss of power: the file is removed, and compiled again."""
     assert run_loops(kernels) == ["42 0", "42 1"]
-    cut: Callable[[bytes], bytes] = lambda content: content[: len(content) // 2]  # noqa: E731
-    for suffix, damage in (("nbi", cut), ("nbc", flipped)):
+    for suffix in ("nbi", "nbc"):
         (file,) = (kernels / "__pycache__").rglob(f"*.{suffix}")
-        file.write_bytes(damage(file.read_bytes()))
-        assert run_loops(kernels) == ["42 0", "42 1"]
-    for seal in (kernels / "__pycache__").rglob("*.digest"):
-        seal.write_bytes(b"\xff" + seal.read_bytes()[1:])
-    assert run_loops(kernels) == ["42 0", "42 1"]
-    for seal in (kernels / "__pycache__").rglob("*.digest"):
-        seal.unlink()
-    (file,) = (kernels / "__pycache__").rglob("*.nbi")
-    file.write_bytes(cut(file.read_bytes()))
-    assert run_loops(kernels, 3) == ["42 0", "42 0", "42 1"]
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        assert run_loops(kernels, 3) == ["42 0", "42 0", "42 1"]
 
 
 def test_machine_code_is_that_of_its_sources(kernels: Path) -> None:
-    """It is compiled anew when a file that the loop imports changes, or was replaced by another one, digest and all."""
+    """It is compiled anew when a file that the loop imports changes."""
     run_loops(kernels, 1)
     # Of another length: Python takes a file of equal length and second for the one that it has bytecode of.
     (kernels / "inner.py").write_text("import numba\n@numba.njit\ndef factor(): return 30\n")
@@ -132,10 +113,6 @@ def test_machine_code_is_that_of_its_sources(kernels: Path) -> None:
     loops.write_text(loops.read_text() + LOOP.replace("return ", "return -").replace("scaled", "negated"))
     assert run_loops(kernels, 1) == ["630 0\n-630 0"]
     assert len(list((kernels / "__pycache__").glob("kernels-*"))) == 1, "machine code of older sources is removed"
-    files = sorted((kernels / "__pycache__").rglob("*.nbc"))
-    shutil.copy(files[0], files[1])
-    shutil.copy(f"{files[0]}.digest", f"{files[1]}.digest")
-    assert run_loops(kernels) == ["630 0\n-630 0", "630 1\n-630 1"]
 
 
 def test_a_hash_table_that_grows_goes_on_at_its_start() -> None:
