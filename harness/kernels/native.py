@@ -1,11 +1,7 @@
-"""Intrinsics that Numba lacks: prefetch, pointers, atomics, a clock, and functions of the system's C library.
-
-Where the system has no POSIX semaphores :data:`HAS_SEMAPHORES` is False, and only :func:`prefetch`, :func:`pointer` and
-the atomics may be compiled.
-"""
+"""Intrinsics that Numba lacks: prefetch, pointers, atomics, a clock, and functions of the system's C library."""
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding
@@ -14,43 +10,17 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-
-def link(symbols: Mapping[str, str], library: str | None) -> bool:
-    """Make C functions callable from compiled code; False, and nothing linked, if the library or a symbol is missing.
-
-    ``symbols``: {name in compiled code: symbol in the library}. Names begin with ``harness_``, so that they clash with
-    no library's. ``library``: a path; None for what this process has loaded, the C library included.
-    """
-    try:
-        handle = ctypes.CDLL(library)
-        found = {name: ctypes.cast(getattr(handle, symbol), ctypes.c_void_p).value for name, symbol in symbols.items()}
-    except (OSError, AttributeError):
-        return False
-    for name, address in found.items():
-        assert address is not None
-        llvmlite.binding.add_symbol(name, address)
-    return True
-
-
-HAS_SEMAPHORES = link(
-    {
-        "harness_clock": "clock_gettime",
-        "harness_sem_init": "sem_init",
-        "harness_sem_post": "sem_post",
-        "harness_sem_wait": "sem_wait",
-        "harness_yield": "sched_yield",
-    },
-    None,
-)
-
-link({"harness_pread": "pread", "harness_pwritev": "pwritev"}, None)
+for _symbol in ("clock_gettime", "sem_init", "sem_post", "sem_wait", "sched_yield", "pread", "pwritev"):
+    # By names that clash with no library's.
+    _address = ctypes.cast(getattr(ctypes.CDLL(None), _symbol), ctypes.c_void_p).value
+    llvmlite.binding.add_symbol(f"harness_{_symbol}", _address)
 
 _pointer = types.voidptr
 pread = types.ExternalFunction("harness_pread", types.int64(types.int32, _pointer, types.uintp, types.int64))
 """Read from a file. Arguments: descriptor, address, bytes, offset. Returns the bytes that were read, or -1."""
 pwritev = types.ExternalFunction("harness_pwritev", types.int64(types.int32, _pointer, types.int32, types.int64))
 """Write to a file. Arguments: descriptor, address of pairs (address, bytes), their number, offset. Returns as pread."""
-yield_core = types.ExternalFunction("harness_yield", types.int32())
+yield_core = types.ExternalFunction("harness_sched_yield", types.int32())
 """Let the scheduler run another thread on this core."""
 sem_init = types.ExternalFunction("harness_sem_init", types.int32(_pointer, types.int32, types.uint32))
 """Make a POSIX semaphore. Arguments: its address, 0 (only threads of this process share it), its initial value."""
@@ -127,7 +97,7 @@ def nanoseconds(_context: Any) -> Any:
         i32, i64 = ir.IntType(32), ir.IntType(64)
         time = cgutils.alloca_once(builder, i64, size=2)  # seconds, nanoseconds
         function_type = ir.FunctionType(i32, [i32, cgutils.voidptr_t])
-        clock = cgutils.get_or_insert_function(builder.module, function_type, "harness_clock")
+        clock = cgutils.get_or_insert_function(builder.module, function_type, "harness_clock_gettime")
         builder.call(clock, [i32(1), builder.bitcast(time, cgutils.voidptr_t)])  # CLOCK_MONOTONIC
         seconds, rest = builder.load(time), builder.load(builder.gep(time, [i32(1)]))
         return builder.add(builder.mul(seconds, i64(1_000_000_000)), rest)

@@ -40,5 +40,5 @@ def obstacle(device: str, dtype: torch.dtype = torch.float32) -> str | None:
     if dtype != torch.float32:
         return f"it computes in torch.float32 only, not in {dtype}"
     if not products.AVAILABLE:
-        return "it needs fused multiply-adds and POSIX semaphores, which this machine lacks"
+        return "it needs fused multiply-adds, which this machine lacks"
     return None

@@ -23,7 +23,7 @@ from tests import started
 from tests.forked import ran, said_by
 from tests.model.batches import BACKENDS, batch_of
 
-needs_compiled = pytest.mark.skipif("compiled" not in BACKENDS, reason="needs fused multiply-adds and semaphores")
+needs_compiled = pytest.mark.skipif("compiled" not in BACKENDS, reason="needs fused multiply-adds")
 
 
 def tiny(**settings: Any) -> DenseNetwork:
@@ -152,7 +152,7 @@ def test_auto_takes_the_compiled_backend_where_it_runs(monkeypatch: pytest.Monke
         tiny(backend="compiled", dtype=torch.float64)
     monkeypatch.setattr(products, "AVAILABLE", False)
     assert backends.choose_backend(TrainerConfig()) == "torch"
-    check(r"it needs fused multiply-adds and POSIX semaphores, .*; set trainer\.backend=")
+    check(r"it needs fused multiply-adds, which .*; set trainer\.backend=")
 
 
 def digest(backend: str, num_threads: int = 2, optimizer: str = "sgd") -> str:
