@@ -8,7 +8,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import boolean, float64, int32, int64, uint64
+from numba import boolean, float64, int32, int64, uint64, void
 
 from harness.kernels.compiler import compiled_for
 from harness.kernels.splitmix import word
@@ -73,12 +73,10 @@ def _id_normal(tables_F: Any, f: Any, ids_F: Any, missing_F: Any) -> Any:
 
 
 @compiled_for(
-    [
-        numba.void(
-            *(uint64, int64, int64, _nodes, int64, int64[::1], float64[::1], int64[::1], int32[:, ::1]),
-            *(int64, float64, int64[:, ::1], boolean[:, ::1]),
-        )
-    ]
+    void(
+        *(uint64, int64, int64, _nodes, int64, int64[::1], float64[::1], int64[::1], int32[:, ::1]),
+        *(int64, float64, int64[:, ::1], boolean[:, ::1]),
+    )
 )
 def draw_ids(  # noqa: PLR0917 - compiled functions take values by place
     key: Any,
@@ -140,7 +138,7 @@ def draw_ids(  # noqa: PLR0917 - compiled functions take values by place
                 out_ids_MF[m, f] += node.num_ranks
 
 
-@compiled_for([numba.void(_nodes, float64, int64[:, ::1], boolean[:, ::1], float64[::1])])
+@compiled_for(void(_nodes, float64, int64[:, ::1], boolean[:, ::1], float64[::1]))
 def add_effects(tables_F: Any, taper: Any, ids_MF: Any, missing_MF: Any, out_score_M: Any) -> Any:
     """Add the effects of each sample's ids on the log-odds to ``out_score_M``.
 
@@ -157,12 +155,10 @@ def add_effects(tables_F: Any, taper: Any, ids_MF: Any, missing_MF: Any, out_sco
 
 
 @compiled_for(
-    [
-        numba.void(
-            *(uint64, int64, _integers, float64[::1], float64[:, ::1], _nodes, int64[:, ::1], boolean[:, ::1]),
-            *(float64[:, ::1], boolean[:, ::1], float64[::1]),
-        )
-    ]
+    void(
+        *(uint64, int64, _integers, float64[::1], float64[:, ::1], _nodes, int64[:, ::1], boolean[:, ::1]),
+        *(float64[:, ::1], boolean[:, ::1], float64[::1]),
+    )
 )
 def draw_integers(  # noqa: PLR0917 - as above
     key: Any,

@@ -80,7 +80,7 @@ previous access to the row.
 _sizes: Any = numba.from_dtype(SIZE)
 
 
-@compiled_for([void(int32[::1], int64, int64, int64, int64, _sizes[::1], int64, uint32[::1], int64[::1])])
+@compiled_for(void(int32[::1], int64, int64, int64, int64, _sizes[::1], int64, uint32[::1], int64[::1]))
 def count(  # noqa: PLR0917 - compiled functions take values by place
     ids_B: Any,
     start: Any,

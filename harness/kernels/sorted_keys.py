@@ -6,6 +6,7 @@ O owners of rows, E edges.
 
 from typing import Any
 
+import numba
 import numpy as np
 from numba import int32, int64
 
@@ -32,6 +33,17 @@ def words_to_sort(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
     return words_A
 
 
+@numba.njit(nogil=True)
+def _num_distinct(words_A: Any, num_bits: Any) -> Any:
+    """The number of distinct keys, the upper bits of sorted words."""
+    num_keys, last = 0, int64(-1)
+    for a in range(len(words_A)):
+        key = words_A[a] >> num_bits
+        num_keys += key != last
+        last = key
+    return num_keys
+
+
 @compiled_for(
     "Tuple((int64[::1], int64[::1], int32[::1], boolean[::1], int64[::1], int64[::1], int64[::1], int64[::1]))"
     "(int64[::1], int64, boolean[::1], int64[::1])"
@@ -45,12 +57,7 @@ def deduplicate(words_A: Any, num_bits: int, sampled_B: Any, base_R: Any) -> Any
     num_accesses = len(words_A)
     num_tables = num_accesses // len(sampled_B)
     number_mask = (1 << num_bits) - 1
-    num_keys = 0
-    last = int64(-1)
-    for a in range(num_accesses):
-        key = words_A[a] >> num_bits
-        num_keys += key != last
-        last = key
+    num_keys = _num_distinct(words_A, num_bits)
     keys_N, rows_N, starts_N = np.empty(num_keys, np.int64), np.empty(num_keys, np.int64), np.empty(num_keys, np.int64)
     counts_N, sampled_N = np.empty(num_keys, np.int32), np.empty(num_keys, np.bool_)
     inverse_A, order_A = np.empty(num_accesses, np.int64), np.empty(num_accesses, np.int64)
@@ -123,12 +130,7 @@ def merge(words_A: Any, num_bits: int, counts_A: Any) -> Any:
     keys_U of each access's key; and firsts_U, the first access of each key.
     """
     number_mask = (1 << num_bits) - 1
-    num_keys = 0
-    last = int64(-1)
-    for a in range(len(words_A)):
-        key = words_A[a] >> num_bits
-        num_keys += key != last
-        last = key
+    num_keys = _num_distinct(words_A, num_bits)
     keys_U, firsts_U = np.empty(num_keys, np.int64), np.empty(num_keys, np.int64)
     counts_U, inverse_A = np.zeros(num_keys, np.int32), np.empty(len(words_A), np.int64)
     u, last = -1, int64(-1)
