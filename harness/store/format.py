@@ -28,7 +28,7 @@ import xxhash
 
 from harness.core.errors import Damaged, StoreError
 from harness.core.resumable import State
-from harness.files import fsync_folder, os_errors
+from harness.files import fsync_folder, os_errors, store_errors
 from harness.store.manifest import (
     CHUNK_BYTES,
     FORMAT_VERSION,
@@ -94,21 +94,10 @@ def dtype_name(dtype: "torch.dtype") -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def read_text(path: Path) -> str:
-    """A text file as a whole; bytes that are no UTF-8 are replaced. Raises StoreError that names the file."""
-    with os_errors(f"{path}: cannot be read"), open(path, "rb", opener=_open) as file:
-        return (file.read() or b"").decode(errors="replace")
-
-
 def write_text(path: Path, text: str, *, fsync: bool) -> None:
     """Write a text file as :func:`replacing` does."""
     with replacing(path, fsync=fsync) as writer:
         writer.write(memoryview(text.encode()))
-
-
-def _open(path: str, flags: int) -> int:
-    """Open a file to read. A FIFO without a writer reads as empty, instead of blocking until it has one."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class HashingWriter:
@@ -212,16 +201,6 @@ def write_content(
     )
 
 
-def discard(root: Path, rank: str, sequence: int) -> None:
-    """Remove the files that ``rank`` wrote for save or resume point ``sequence``, which must never have been committed.
-
-    Raises OSError.
-    """
-    kinds: tuple[FileKind, ...] = ("base", "delta", "dense", "state")
-    for kind in kinds:
-        (root / rank / content_name(kind, sequence)).unlink(missing_ok=True)
-
-
 @contextmanager
 def reading(root: Path, record: FileRecord) -> Iterator["Content"]:
     """A context with the content file that ``record`` names. All of it has passed its checksum, so it is as written.
@@ -229,8 +208,13 @@ def reading(root: Path, record: FileRecord) -> Iterator["Content"]:
     Raises StoreError that names the file: Damaged if bytes are wrong, WrongFormatVersion if another version wrote it.
     """
     path = root / record.path
-    with os_errors(f"{path}: cannot be read"), open(path, "rb", opener=_open) as file:
-        _check(path, record, file)
+    with store_errors(path, "read"), path.open("rb") as file:
+        check_size(path, record)
+        hasher = xxhash.xxh3_64()
+        while chunk := file.read(CHUNK_BYTES):
+            hasher.update(chunk)
+        if (found := hasher.hexdigest()) != record.xxh3:
+            raise Damaged(f"{path}: damaged: expected checksum {record.xxh3}, got {found}")
         file.seek(0)
         yield Content(path, record, file)
 
@@ -267,11 +251,12 @@ class Content:
             ENCODINGS[encoding].read_into(lambda values: self.read_into(bytes_of(values)), chunk_WD)
 
 
-def check_size(root: Path, record: FileRecord) -> None:
-    """Raise StoreError unless the file of ``record`` is there, with all its bytes."""
-    path = root / record.path
-    with os_errors(f"{path}: cannot be read"), open(path, "rb", opener=_open) as file:
-        _check_size(path, record, file)
+def check_size(path: Path, record: FileRecord) -> None:
+    """Raise StoreError unless the file of ``record``, at ``path``, is there with all its bytes."""
+    with os_errors(f"{path}: cannot be read"):
+        num_bytes = path.stat().st_size
+    if num_bytes != record.num_bytes:
+        raise Damaged(f"{path}: damaged: expected {record.num_bytes} bytes, got {num_bytes}")
 
 
 def verify(root: Path, records: Iterable[FileRecord]) -> None:
@@ -279,21 +264,6 @@ def verify(root: Path, records: Iterable[FileRecord]) -> None:
     for record in records:
         with reading(root, record):
             pass
-
-
-def _check_size(path: Path, record: FileRecord, file: BufferedReader) -> None:
-    if (num_bytes := os.fstat(file.fileno()).st_size) != record.num_bytes:
-        raise Damaged(f"{path}: damaged: expected {record.num_bytes} bytes, got {num_bytes}")
-
-
-def _check(path: Path, record: FileRecord, file: BufferedReader) -> None:
-    """Raise Damaged unless the file has the size and the checksum of ``record``. Reads all of it."""
-    _check_size(path, record, file)
-    hasher = xxhash.xxh3_64()
-    while chunk := file.read(CHUNK_BYTES):
-        hasher.update(chunk)
-    if (found := hasher.hexdigest()) != record.xxh3:
-        raise Damaged(f"{path}: damaged: expected checksum {record.xxh3}, got {found}")
 
 
 _ARRAY = "#"  # the only key of a mapping that stands for an array

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from harness.core.errors import StoreError
-from harness.store.format import numbered_paths, read_text, verify
+from harness.files import read_file
+from harness.store.format import numbered_paths, verify
 from harness.store.manifest import FileRecord, Manifest, WrongFormatVersion, manifest_name
 
 
@@ -43,4 +44,4 @@ def read_checkpoint(root: Path, sequence: int) -> Manifest:
 
 def load_manifest(path: Path) -> Manifest:
     """The manifest in a file. Raises StoreError."""
-    return Manifest.from_text(read_text(path), str(path))
+    return Manifest.from_text(read_file(path), str(path))

@@ -131,7 +131,7 @@ class Described(ABC):
         return sealed(vars(self))
 
     @classmethod
-    def from_text(cls, text: str, where: str) -> Self:
+    def from_text(cls, text: str | bytes, where: str) -> Self:
         """The inverse of :meth:`to_text`. ``where`` begins the error messages about the text.
 
         Raises:

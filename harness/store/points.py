@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.core.resumable import EventsPosition, State
-from harness.files import fsync_folder, os_errors
-from harness.store.format import content_paths, numbered_paths, read_text, remove_unfinished, verify, write_text
+from harness.files import fsync_folder, os_errors, read_file
+from harness.store.format import content_paths, numbered_paths, remove_unfinished, verify, write_text
 from harness.store.manifest import FORMAT_VERSION, Described, FileRecord
 
 
@@ -104,6 +104,6 @@ class ResumeFolder:
 
     def read(self, path: Path) -> ResumePoint:
         """The point described in ``path``, once all its files are verified. Raises StoreError that names the file."""
-        point = ResumePoint.from_text(read_text(path), str(path))
+        point = ResumePoint.from_text(read_file(path), str(path))
         verify(self.root, point.files.values())
         return point
