@@ -3,8 +3,9 @@
 What holds tensors is imported at its first use: checkpoints are listed and verified without torch.
 """
 
-# ruff: noqa: PLC0415
+# ruff: noqa: F401 - the names that other rooms import
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from harness.store.background import in_background
@@ -21,47 +22,17 @@ if TYPE_CHECKING:
     from harness.store.rows import ENCODINGS, ROW_ID_BYTES, FailingSource, Part, RowSource
     from harness.store.snapshot import Snapshot
 
-__all__ = [
-    "ENCODINGS",
-    "RAW",
-    "ROW_ID_BYTES",
-    "SAVE_KINDS",
-    "FailingSource",
-    "FileRecord",
-    "FileStore",
-    "Manifest",
-    "MemoryStore",
-    "Part",
-    "ResumeFolder",
-    "ResumePoint",
-    "RowSource",
-    "Snapshot",
-    "Store",
-    "in_background",
-    "name_files_by",
-    "newest_checkpoint",
-    "read_checkpoint",
-    "read_state",
-    "save_kind",
-    "wants_compaction",
-    "without_writer",
-    "write_state",
-]
+_MODULES = {
+    "Store": "contract",
+    "FileStore": "files",
+    "MemoryStore": "memory",
+    "Snapshot": "snapshot",
+    **dict.fromkeys(("SAVE_KINDS", "save_kind"), "kinds"),
+    **dict.fromkeys(("ENCODINGS", "ROW_ID_BYTES", "FailingSource", "Part", "RowSource"), "rows"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Store":
-        from harness.store import contract as found
-    elif name == "FileStore":
-        from harness.store import files as found
-    elif name == "MemoryStore":
-        from harness.store import memory as found
-    elif name in ("SAVE_KINDS", "save_kind"):
-        from harness.store import kinds as found
-    elif name in ("ENCODINGS", "ROW_ID_BYTES", "FailingSource", "Part", "RowSource"):
-        from harness.store import rows as found
-    elif name == "Snapshot":
-        from harness.store import snapshot as found
-    else:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(found, name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
