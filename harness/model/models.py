@@ -45,11 +45,6 @@ class ModelSize:
         num_vectors = self.shape.num_tables + 1
         return self.embedding_dim + num_vectors * (num_vectors - 1) // 2
 
-    @property
-    def num_parameters(self) -> int:
-        layers = [*pairwise((self.shape.num_dense, *self.bottom_mlp)), *pairwise((self.top_inputs, *self.top_mlp))]
-        return sum(fan_in * fan_out + fan_out for fan_in, fan_out in layers)
-
 
 SIZES: dict[str, ModelSize] = {name: ModelSize(**values) for name, values in DlrmOptions.sizes.items()}
 """Published sizes of DLRM (facebookresearch/dlrm bench scripts, MLPerf, uw-mad-dash/bagpipe), and a tiny one."""
@@ -301,14 +296,6 @@ def initial_layer(seed: int, name: str, fan_in: int, fan_out: int) -> tuple[F32,
     return weight_OI, rng.normal(0, math.sqrt(1 / fan_out), fan_out).astype(np.float32)
 
 
-def _sizes_of(options: ModelOptions, shape: Shape) -> tuple[int, int]:
-    """Number of a model's parameters, and bytes of its buffers. Raises ConfigError for options that do not fit."""
-    options.check(shape)
-    with torch.device("meta"):
-        model = MODELS[options.name](options.filled(), shape)
-    return sum(each.numel() for each in model.parameters()), sum(each.nbytes for each in model.buffers())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
     """Sizes of a trained model.
@@ -328,14 +315,14 @@ class Footprint:
 
 def footprint(options: ModelOptions, optimizer: str, dense_optimizer: str, shape: Shape = CRITEO) -> Footprint:
     """The sizes of the model of ``options`` with these optimizers. Raises ConfigError for options that do not fit."""
-    if isinstance(options, DlrmOptions):
-        parameters, buffers_bytes = model_size(options, shape).num_parameters, 0
-    else:
-        parameters, buffers_bytes = _sizes_of(options, shape)
-    dense = DENSE_OPTIMIZERS[dense_optimizer]
+    options.check(shape)
+    with torch.device("meta"):
+        model = MODELS[options.name](options.filled(), shape)
+    num_parameters, dense = sum(each.numel() for each in model.parameters()), DENSE_OPTIMIZERS[dense_optimizer]
+    buffers_bytes = sum(each.nbytes for each in model.buffers())
     steps_bytes = 8 * (dense.counts_steps or not isinstance(options, DlrmOptions))
     return Footprint(
         row_width=row_width(OPTIMIZERS[optimizer], options.row_values),
-        num_parameters=parameters,
-        dense_bytes=4 * (1 + len(dense.states)) * parameters + buffers_bytes + steps_bytes,
+        num_parameters=num_parameters,
+        dense_bytes=4 * (1 + len(dense.states)) * num_parameters + buffers_bytes + steps_bytes,
     )
