@@ -26,19 +26,13 @@ def check_backend(config: TrainerConfig, model: str = "dlrm") -> None:
 
 
 def _obstacle(config: TrainerConfig, model: str) -> str | None:
+    """Why the compiled backend cannot run ``model`` on this machine; None if it can."""
     if model != "dlrm":
         return f"it computes model dlrm only, not {model}"
     if config.dense_optimizer == "adam":
         return "it lacks the dense optimizer adam"
-    return obstacle(config.device)
-
-
-def obstacle(device: str, dtype: torch.dtype = torch.float32) -> str | None:
-    """Why the compiled backend cannot run on this machine, device and dtype; None if it can."""
-    if device != "cpu":
-        return f"it runs on the CPU only, not on {device}"
-    if dtype != torch.float32:
-        return f"it computes in torch.float32 only, not in {dtype}"
+    if config.device != "cpu":
+        return f"it runs on the CPU only, not on {config.device}"
     if not products.AVAILABLE:
         return "it needs fused multiply-adds, which this machine lacks"
     return None

@@ -30,7 +30,7 @@ _UNUSED = np.empty(0, np.int64)  # an argument that a call does not read
 
 
 class CompiledBackend:
-    """The network's arithmetic on several threads; see :class:`harness.model.dlrm.Backend`.
+    """The network's arithmetic on several threads; see :class:`harness.model.torch_backend.TorchBackend`.
 
     ``bottom_JO``, ``top_JO``, ``sums_JO``: contiguous float32 on the CPU, which steps update in place. ``is_eager``:
     worker threads begin the step of a batch at once, while the caller does something else. There are as many threads as
@@ -71,7 +71,6 @@ class CompiledBackend:
             self._training.update(is_alone=is_alone)
 
     def predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
-        self.apply_pending()
         self._predicting = self._pass_for(len(dense_BI), self._predicting)
         return self._predicting.predict(dense_BI, rows_NX, inverse_A)
 
@@ -196,7 +195,6 @@ class TeamPass:
     def train(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        """See :class:`harness.model.dlrm.Backend`."""
         train, grads_ND = self.prepared(dense_BI, rows_SX, plan, labels_B, slots_N)
         first = last = -1  # all samples
         return train(first, last, self._is_eager), grads_ND

@@ -4,28 +4,27 @@ This module has the parameters, their names and initial values. A backend does t
 :mod:`harness.model.torch_backend` states its mathematics.
 
 Gradients of embedding rows are computed first, since ranks wait for them. The step of the dense parameters is then
-pending. :meth:`DenseNetwork.apply_pending` applies it, and so does every other method before it computes anything.
+pending. :meth:`Network.apply_pending` applies it, and so does every other method before it computes anything.
 
 B batch, F tables, D embedding dim, N distinct rows of a batch, A = B*F accesses, I integer features. J: a layer's
 inputs and a one; O: its outputs. S rows of a cache or of a batch, X columns of a row: D values, then state of its
 optimizer, which the network does not read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from harness.config.model import BackendName, DenseOptimizerName
-from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan
 from harness.core.resumable import Resumable
 from harness.core.shares import Division
 from harness.kernels import products
-from harness.model.backends import obstacle
 from harness.model.models import ModelSize, initial_layer
 from harness.model.torch_backend import TorchBackend
 
@@ -33,46 +32,64 @@ PREDICT_SAMPLES = 1024
 """Samples predicted at once: activations stay in cache, and memory does not grow with the batch."""
 
 
-class Backend(Protocol):
-    """The arithmetic of the network. Results are new tensors on the CPU; no index is checked.
+class Network(Resumable, ABC):
+    """The dense network of a run with its optimizer, as the step loop uses it.
 
-    A backend is made from one matrix for each layer of the bottom and of the top MLP, Wᵀ above b, and from Adagrad's
-    sums of squared gradients, one matrix for each layer, the bottom's first. Without sums the optimizer is SGD. The
-    caller shares these matrices, and steps update them in place. ``is_eager``: a step may begin as soon as it is
-    pending, on the backend's own threads.
+    The step of a batch is pending after :meth:`train`. The next call of any method applies it.
     """
 
+    _tensors: Mapping[str, Tensor]
+    """The tensors of :meth:`state` by name, which steps update in place."""
+    _num_tables: int
+
+    @abstractmethod
     def train(
-        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None = None
     ) -> tuple[float, Tensor]:
-        """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D).
+        """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D) on the CPU.
 
-        The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order if ``slots_N`` is None. The pending step of
-        the previous batch is applied first; the step of this batch is pending afterwards.
+        The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order if ``slots_N`` is None. No index is checked.
         """
-        ...
 
-    def divide(self, num_shares: int, *batch: Any) -> Division:
-        """A batch, given as to :meth:`train`, as ``num_shares`` shares. Backend ``compiled`` alone does it."""
-        ...
-
+    @abstractmethod
     def apply_pending(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last :meth:`train`, if there is one.
 
-        ``is_alone``: see :meth:`DenseNetwork.apply_pending`.
+        A caller that waits anyway, for instance for replies to its gradients, can apply the step in that time.
+        Otherwise the next batch applies it at a lower cost. A step cannot be taken back: to undo a batch, :meth:`load`
+        an earlier state. ``is_alone``: the step is computed on this thread only, which leaves cores to other processes.
+        It is ignored if one thread would compute other bits, or if other threads have begun the step.
         """
-        ...
 
-    def predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
-        """Logits, (B,), after the pending step.
+    def predict(self, dense_BI: Tensor, rows_NX: Tensor, plan: BatchPlan) -> Tensor:
+        """Logits, (B,) on the CPU. ``rows_NX``: the distinct rows of ``plan``, in its order."""
+        self.apply_pending()
+        inverses = plan.inverse_A.split(PREDICT_SAMPLES * self._num_tables)
+        parts = zip(dense_BI.split(PREDICT_SAMPLES), inverses, strict=True)
+        return torch.cat([self._predict(part_BI, rows_NX, inverse_A) for part_BI, inverse_A in parts])
 
-        ``inverse_A``: access a (of B x F, sample by sample) reads row ``rows_NX[inverse_A[a]]``.
+    @abstractmethod
+    def _predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
+        """Logits, (B,) on the CPU. Access a, sample by sample, reads row ``rows_NX[inverse_A[a]]``."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Parameters, buffers and the optimizer's state by name, on the CPU.
+
+        If the network is there too, they share its memory.
         """
-        ...
+        self.apply_pending()
+        return {name: value.cpu() for name, value in self._tensors.items()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Set all tensors from a :meth:`state`, which must name each of them, with its shape."""
+        assert state.keys() == self._tensors.keys()
+        self.apply_pending()  # so that no thread works on the parameters any more
+        for name, value in self._tensors.items():
+            value.copy_(state[name])
 
 
-BACKENDS: dict[BackendName, Callable[..., Backend]] = {"torch": TorchBackend}
-"""Backends by name that can run on this machine."""
+BACKENDS: "dict[BackendName, type[TorchBackend] | type[CompiledBackend]]" = {"torch": TorchBackend}
+"""Backends by name that can run on this machine. :class:`TorchBackend` documents what they take and return."""
 if products.AVAILABLE:
     # Here and not on first use: processes of a run are forked from one that has loaded the machine code.
     from harness.model.compiled_backend import CompiledBackend
@@ -80,13 +97,15 @@ if products.AVAILABLE:
     BACKENDS["compiled"] = CompiledBackend
 
 
-class DenseNetwork(Resumable):
-    """A replica of the dense network with its optimizer: ``sgd``, which has no state, or ``adagrad``.
+class DenseNetwork(Network):
+    """A replica of DLRM's dense network with its optimizer: ``sgd``, which has no state, or ``adagrad``.
 
     Results have the same bits in every process with the same parameters, batch, device, ``backend`` and, with
-    ``torch``, number of threads. A ``dtype`` other than float32 serves to check the mathematics. ``is_eager``: a
-    backend with threads of its own begins the step of a batch at once. Raises ConfigError if the backend cannot run on
-    this machine, device or dtype.
+    ``torch``, number of threads. A ``dtype`` other than float32 serves to check the mathematics, by backend ``torch``.
+    ``is_eager``: a backend with threads of its own begins the step of a batch at once.
+
+    The state has weights (O, I), whatever their layout in memory. With Adagrad the sums of squared gradients follow,
+    each shaped as its parameter and named after it: ``top.0.weight.sum``.
     """
 
     def __init__(
@@ -101,25 +120,21 @@ class DenseNetwork(Resumable):
         backend: BackendName = "torch",
         is_eager: bool = False,
     ) -> None:
-        if backend == "compiled" and (why := obstacle(device, dtype)):
-            raise ConfigError(f"backend compiled: {why}; use torch")
-        self.size = size
+        self._num_tables = size.shape.num_tables
         bottom_JO = _initial_layers("bottom", (size.shape.num_dense, *size.bottom_mlp), seed, device, dtype)
         top_JO = _initial_layers("top", (size.top_inputs, *size.top_mlp), seed, device, dtype)
-        self._tensors = {**_named("bottom", bottom_JO), **_named("top", top_JO)}
         sums_JO = [torch.zeros_like(affine_JO) for affine_JO in (*bottom_JO, *top_JO)] if optimizer == "adagrad" else []
-        self._tensors |= _named("bottom", sums_JO[: len(bottom_JO)], ".sum")
-        self._tensors |= _named("top", sums_JO[len(bottom_JO) :], ".sum")
+        self._tensors = {
+            **_named("bottom", bottom_JO),
+            **_named("top", top_JO),
+            **_named("bottom", sums_JO[: len(bottom_JO)], ".sum"),
+            **_named("top", sums_JO[len(bottom_JO) :], ".sum"),
+        }
         self._backend = BACKENDS[backend](bottom_JO, top_JO, sums_JO, learning_rate=learning_rate, is_eager=is_eager)
 
     def train(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None = None
     ) -> tuple[float, Tensor]:
-        """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D) on the CPU.
-
-        The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order if ``slots_N`` is None. No index is checked.
-        The step of the batch is pending afterwards. The next call of any method applies it.
-        """
         return self._backend.train(dense_BI, rows_SX, plan, labels_B, slots_N)
 
     def divide(self, num_shares: int, *batch: Any) -> Division:
@@ -130,36 +145,10 @@ class DenseNetwork(Resumable):
         return self._backend.divide(num_shares, *batch)
 
     def apply_pending(self, *, is_alone: bool = False) -> None:
-        """Apply the pending step of the last :meth:`train`, if there is one.
-
-        A caller that waits anyway, for instance for replies to its gradients, can apply the step in that time.
-        Otherwise the next batch applies it at a lower cost. A step cannot be taken back: to undo a batch, :meth:`load`
-        an earlier state. ``is_alone``: the step is computed on this thread only, which leaves cores to other processes.
-        A backend ignores it if one thread would compute other bits, or if its own threads have begun the step.
-        """
         self._backend.apply_pending(is_alone=is_alone)
 
-    def predict(self, dense_BI: Tensor, rows_NX: Tensor, plan: BatchPlan) -> Tensor:
-        """Logits, (B,) on the CPU. ``rows_NX``: the distinct rows of ``plan``, in its order."""
-        inverses = plan.inverse_A.split(PREDICT_SAMPLES * self.size.shape.num_tables)
-        parts = zip(dense_BI.split(PREDICT_SAMPLES), inverses, strict=True)
-        return torch.cat([self._backend.predict(part_BI, rows_NX, inverse_A) for part_BI, inverse_A in parts])
-
-    def state(self) -> dict[str, Tensor]:
-        """All parameters by name, on the CPU; if the network is there too, they share its memory.
-
-        Weights are (O, I), whatever their layout in memory. With Adagrad the sums of squared gradients follow, each
-        shaped as its parameter and named after it: ``top.0.weight.sum``.
-        """
-        self.apply_pending()
-        return {name: value.cpu() for name, value in self._tensors.items()}
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Set all parameters from a :meth:`state`, which must name each of them, with its shape."""
-        assert state.keys() == self._tensors.keys()
-        self.apply_pending()  # so that no thread works on the parameters any more
-        for name, value in self._tensors.items():
-            value.copy_(state[name])
+    def _predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
+        return self._backend.predict(dense_BI, rows_NX, inverse_A)
 
 
 def _initial_layers(name: str, widths: tuple[int, ...], seed: int, device: str, dtype: torch.dtype) -> list[Tensor]:

@@ -1,7 +1,5 @@
 """The dense network of a run: DLRM by a backend, unless its optimizer is Adam; everything else by autograd."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
@@ -9,21 +7,21 @@ from harness.config.model import TrainerConfig
 from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan, coalesce
 from harness.core.model_options import DlrmOptions, ModelOptions, Shape
-from harness.core.resumable import Resumable
 from harness.core.seeds import generator
 from harness.core.shares import ShareTrainer
 from harness.model.backends import choose_backend
-from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork
+from harness.model.dlrm import DenseNetwork, Network
 from harness.model.models import make_model, model_size
 from harness.model.torch_backend import DENSE_OPTIMIZERS, cross_entropy
 
 
-class AutogradNetwork(Resumable):
-    """A replica of a model of :data:`harness.model.models.MODELS` with its optimizer; methods as :class:`DenseNetwork`.
+class AutogradNetwork(Network):
+    """A replica of a model of :data:`harness.model.models.MODELS` with its optimizer.
 
     Results have the same bits in every process with the same state, batch, device and number of threads of torch. The
-    state includes the number of steps so far, which dropout and the dense optimizer ``adam`` read. Raises ConfigError
-    for options that do not fit.
+    state has parameters and buffers by name, the optimizer's state as ``NAME.STATE``, and ``steps``, int64 (1,): the
+    number of steps so far, which dropout and the dense optimizer ``adam`` read. Raises ConfigError for options that do
+    not fit.
     """
 
     def __init__(
@@ -48,12 +46,17 @@ class AutogradNetwork(Resumable):
             name: [torch.zeros_like(value) for _ in self._optimizer.states] for name, value in self._parameters.items()
         }
         self._num_steps = torch.zeros(1, dtype=torch.int64)
+        self._tensors = {name: value.detach() for name, value in self._model.state_dict(keep_vars=True).items()}
+        for name, states in self._states.items():
+            named = zip(self._optimizer.states, states, strict=True)
+            self._tensors |= {f"{name}.{key}": value for key, value in named}
+        self._tensors["steps"] = self._num_steps
         self._step_is_due = False
 
     def train(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None = None
     ) -> tuple[float, Tensor]:
-        """See :meth:`DenseNetwork.train`. Raises ConfigError if the model's logits are not (B,) or ignore the rows."""
+        """See Network. Raises ConfigError if the model's logits are not (B,) or ignore the rows."""
         self.apply_pending()
         self._num_steps += 1
         rows_BFW = self._rows(rows_SX if slots_N is None else rows_SX[slots_N], plan.inverse_A).requires_grad_()
@@ -71,7 +74,6 @@ class AutogradNetwork(Resumable):
         return loss, coalesce(rows_BFW.grad.cpu(), plan, num_skipped=0)
 
     def apply_pending(self, *, is_alone: bool = False) -> None:
-        """Apply the pending step of the last :meth:`train`, if there is one; ``is_alone`` is ignored."""
         if not self._step_is_due:
             return
         self._step_is_due = False
@@ -85,51 +87,14 @@ class AutogradNetwork(Resumable):
                     )
 
     @torch.no_grad()
-    def predict(self, dense_BI: Tensor, rows_NX: Tensor, plan: BatchPlan) -> Tensor:
-        """Logits, (B,) on the CPU, after the pending step. ``rows_NX``: the distinct rows of ``plan``, in its order."""
-        self.apply_pending()
-        self._model.eval()
-        parts = zip(
-            dense_BI.split(PREDICT_SAMPLES), plan.inverse_A.split(PREDICT_SAMPLES * self._num_tables), strict=True
-        )
+    def _predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
         no_draws = None
-        return torch.cat(
-            [
-                self._model(part_BI.to(self._like), self._rows(rows_NX, inverse_A), no_draws).cpu()
-                for part_BI, inverse_A in parts
-            ]
-        )
+        return self._model.eval()(dense_BI.to(self._like), self._rows(rows_NX, inverse_A), no_draws).cpu()
 
     def _rows(self, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
         """The row of each access, (B, F, W)."""
         rows_AW = rows_NX[:, : self._row_values][inverse_A]
         return rows_AW.view(-1, self._num_tables, self._row_values).to(self._like)
-
-    def state(self) -> dict[str, Tensor]:
-        """Parameters and buffers by name, the optimizer's state as ``NAME.STATE``, and ``steps``, int64 (1,).
-
-        All are on the CPU; if the network is there too, they share its memory.
-        """
-        self.apply_pending()
-        return {name: value.cpu() for name, value in self._tensors().items()}
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        tensors = self._tensors()
-        assert state.keys() == tensors.keys()
-        self.apply_pending()
-        for name, value in tensors.items():
-            value.copy_(state[name])
-
-    def _tensors(self) -> dict[str, Tensor]:
-        """The tensors of the state, which share the memory of this object."""
-        named = {name: value.detach() for name, value in self._model.state_dict(keep_vars=True).items()}
-        for name, states in self._states.items():
-            named |= {f"{name}.{key}": value for key, value in zip(self._optimizer.states, states, strict=True)}
-        return {**named, "steps": self._num_steps}
-
-
-Network = DenseNetwork | AutogradNetwork
-"""The dense network of a run; :class:`DenseNetwork` documents the methods."""
 
 
 def make_network(options: ModelOptions, shape: Shape, trainer: TrainerConfig, *, seed: int, is_eager: bool) -> Network:

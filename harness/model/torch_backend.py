@@ -99,10 +99,13 @@ _NUMBERS_PER_LINE = 16  # float32 of a cache line
 
 
 class TorchBackend:
-    """The network's arithmetic by torch operations; see :class:`harness.model.dlrm.Backend`.
+    """The network's arithmetic by torch operations, as :class:`harness.model.dlrm.Network` describes the methods.
 
-    The device and dtype of ``bottom_JO``, ``top_JO`` and ``sums_JO`` are those of the network. The bits of a result
-    depend on torch's number of threads. ``is_eager`` is ignored.
+    ``bottom_JO``, ``top_JO``: one matrix for each layer, Wᵀ above b. ``sums_JO``: Adagrad's sums of squared gradients,
+    one matrix for each layer, the bottom's first; none for SGD. The caller shares these matrices, and steps update them
+    in place; their device and dtype are those of the network. Results are new tensors on the CPU.
+
+    The bits of a result depend on torch's number of threads. ``is_eager`` is ignored.
     """
 
     def __init__(
@@ -144,7 +147,6 @@ class TorchBackend:
         self._step_is_due = False
 
     def predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
-        self.apply_pending()
         return self._forward(dense_BI, rows_NX, inverse_A)[0].squeeze(1).cpu()
 
     def _forward(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> tuple[Tensor, Tensor]:

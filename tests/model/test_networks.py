@@ -24,10 +24,10 @@ from harness.core.model_options import CRITEO, ModelOptions, Shape, options_of
 from harness.core.plans import Rank
 from harness.data.dataset import Batch as Samples
 from harness.data.dataset import Dataset
-from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork
+from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork, Network
 from harness.model.metrics import exact_auc
 from harness.model.models import MODELS, SIZES, ModelSize, footprint, make_model, model_size
-from harness.model.network import AutogradNetwork, Network
+from harness.model.network import AutogradNetwork
 from harness.record.event_log import read_events
 from harness.run import assemble
 from harness.run.spec import RunSpec
