@@ -6,6 +6,7 @@ B batch, F = 26 tables, D embedding dim, I inputs and O outputs of a layer.
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +14,9 @@ from torch.nn import functional
 
 from benchmarks._turns import Parts, Spent, loop
 from harness.config.model import Config
-from harness.core.model_options import CRITEO
+from harness.core.model_options import CRITEO, ModelOptions
 from harness.data.dataset import Dataset
-from harness.model.models import ModelSize, make_model, model_size
+from harness.model.models import make_model, num_top_inputs
 
 
 def plain(config: Config, folder: Path) -> list[Parts]:
@@ -27,7 +28,7 @@ def plain(config: Config, folder: Path) -> list[Parts]:
     torch.set_num_threads(config.trainer.num_threads)
     dataset = Dataset.open(Path(config.data.path), split=config.data.split, seed=config.seed)
     size = config.trainer.batch_size
-    tables = nn.ModuleList(_table(rows, model_size(config.model).embedding_dim) for rows in dataset.cardinalities)
+    tables = nn.ModuleList(_table(rows, config.model.dim) for rows in dataset.cardinalities)
     network = make_model(config.model, CRITEO, seed=0)
     optimizers = [torch.optim.SGD(each.parameters(), lr=config.trainer.learning_rate) for each in (tables, network)]
     offsets_B = torch.arange(size, dtype=torch.int32)
@@ -68,13 +69,15 @@ Product = tuple[Tensor, Tensor, Tensor]
 """(left, right, out): ``out = left @ right``, preallocated."""
 
 
-def products(size: ModelSize, batch_size: int) -> list[Product]:
+def products(options: ModelOptions, batch_size: int) -> list[Product]:
     """The matrix products of both perceptrons: of each layer the forward one and both backward ones.
 
     The gradient of the integer features is left out, since no step needs it, and so is the interaction, whose products
     of 27 x 16 are 2 % of the arithmetic.
     """
-    layers = [*pairwise((CRITEO.num_dense, *size.bottom_mlp)), *pairwise((size.top_inputs, *size.top_mlp))]
+    whole: Any = options.filled()
+    top = num_top_inputs(whole.dim, CRITEO), *whole.top_mlp
+    layers = [*pairwise((CRITEO.num_dense, *whole.bottom_mlp)), *pairwise(top)]
     found: list[Product] = []
     for place, (fan_in, fan_out) in enumerate(layers):
         x_BI, weight_OI, grad_BO = (
@@ -93,7 +96,7 @@ def num_flops(found: list[Product]) -> int:
 def floor(config: Config, folder: Path) -> list[Parts]:
     """Body: the products alone, by ``torch.mm``, MKL on a CPU. The compiled backend has products of its own."""
     torch.set_num_threads(config.trainer.num_threads)
-    found = products(model_size(config.model), config.trainer.batch_size)
+    found = products(config.model, config.trainer.batch_size)
 
     def multiply(number: int, spent_s: Spent) -> None:
         for left, right, out in found:

@@ -45,9 +45,8 @@ from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.events import Trained
 from harness.core.faults import FaultTime
-from harness.core.model_options import CRITEO
+from harness.core.model_options import CRITEO, DlrmOptions
 from harness.core.plans import Rank
-from harness.model.models import SIZES, model_size
 from harness.model.network import make_network
 from harness.run import assemble, trainer
 from harness.run.spec import RunSpec
@@ -111,7 +110,7 @@ def dense(config: Config, folder: Path) -> list[Parts]:
     torch.set_num_threads(config.trainer.num_threads)
     spec, size = RunSpec(config), config.trainer.batch_size
     batches = Batches(spec.dataset, spec.placement, batch_size=size, sample_period=1)
-    rows_AD = torch.zeros(size * CRITEO.num_tables, model_size(spec.model).embedding_dim)
+    rows_AD = torch.zeros(size * CRITEO.num_tables, spec.model.dim)
     network = make_network(spec.model, CRITEO, config.trainer, seed=0, is_eager=False)
 
     def step(number: int, spent_s: Spent) -> None:
@@ -174,7 +173,7 @@ def of_variants(options: argparse.Namespace, folder: Path) -> None:
         speed = f"{options.batch_size / Spread.of(own).median * 1e3:,.0f}"
         over = (Spread.ratio(ms[other], own).show() for other in ("plain", "local"))
         speeds.append((variant, Spread.of(own).show(), speed, *over))
-    mflop = num_flops(products(SIZES["kaggle"], options.batch_size)) / 1e6
+    mflop = num_flops(products(DlrmOptions(name="dlrm"), options.batch_size)) / 1e6
     rate = mflop / Spread.of(ms["floor"]).median
     shown = {name: found[name] for name in ("plain", *ENGINES)}
     of_parts = [

@@ -14,8 +14,8 @@ import pytest
 from benchmarks._common import Spread, make_data
 from benchmarks._plain import num_flops, products
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
+from harness.core.model_options import DlrmOptions
 from harness.data.dataset import Dataset
-from harness.model.models import SIZES
 from tests.forked import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,7 +59,7 @@ def test_a_ratio_is_taken_round_by_round() -> None:
 def test_the_floor_is_three_products_a_layer() -> None:
     """Forward, and both backward ones, except the gradient of the integer features."""
     weights = 13 * 512 + 512 * 256 + 256 * 64 + 64 * 16 + 367 * 512 + 512 * 256 + 256
-    assert num_flops(products(SIZES["kaggle"], 128)) == 2 * 128 * (3 * weights - 13 * 512)
+    assert num_flops(products(DlrmOptions(name="dlrm"), 128)) == 2 * 128 * (3 * weights - 13 * 512)
 
 
 # --- each script, on the least that it can measure --------------------------------------------------------------------

@@ -22,10 +22,11 @@ from torch import Tensor
 
 from harness.config.model import BackendName, DenseOptimizerName
 from harness.core.lookup import BatchPlan
+from harness.core.model_options import DlrmOptions, Shape
 from harness.core.resumable import Resumable
 from harness.core.shares import Division
 from harness.kernels import products
-from harness.model.models import ModelSize, initial_layer
+from harness.model.models import initial_layer, num_top_inputs
 from harness.model.torch_backend import TorchBackend
 
 PREDICT_SAMPLES = 1024
@@ -102,7 +103,8 @@ class DenseNetwork(Network):
 
     Results have the same bits in every process with the same parameters, batch, device, ``backend`` and, with
     ``torch``, number of threads. A ``dtype`` other than float32 serves to check the mathematics, by backend ``torch``.
-    ``is_eager``: a backend with threads of its own begins the step of a batch at once.
+    ``is_eager``: a backend with threads of its own begins the step of a batch at once. Raises ConfigError for options
+    that do not fit.
 
     The state has weights (O, I), whatever their layout in memory. With Adagrad the sums of squared gradients follow,
     each shaped as its parameter and named after it: ``top.0.weight.sum``.
@@ -110,7 +112,8 @@ class DenseNetwork(Network):
 
     def __init__(
         self,
-        size: ModelSize,
+        options: DlrmOptions,
+        shape: Shape,
         *,
         seed: int,
         learning_rate: float,
@@ -120,9 +123,13 @@ class DenseNetwork(Network):
         backend: BackendName = "torch",
         is_eager: bool = False,
     ) -> None:
-        self._num_tables = size.shape.num_tables
-        bottom_JO = _initial_layers("bottom", (size.shape.num_dense, *size.bottom_mlp), seed, device, dtype)
-        top_JO = _initial_layers("top", (size.top_inputs, *size.top_mlp), seed, device, dtype)
+        options.check(shape)
+        whole = options.filled()
+        assert whole.bottom_mlp
+        assert whole.top_mlp
+        self._num_tables = shape.num_tables
+        bottom_JO = _initial_layers("bottom", (shape.num_dense, *whole.bottom_mlp), seed, device, dtype)
+        top_JO = _initial_layers("top", (num_top_inputs(whole.dim, shape), *whole.top_mlp), seed, device, dtype)
         sums_JO = [torch.zeros_like(affine_JO) for affine_JO in (*bottom_JO, *top_JO)] if optimizer == "adagrad" else []
         self._tensors = {
             **_named("bottom", bottom_JO),

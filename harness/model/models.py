@@ -29,35 +29,6 @@ from harness.core.optimizers import OPTIMIZERS, row_width
 from harness.core.seeds import generator
 from harness.model.torch_backend import DENSE_OPTIMIZERS
 
-
-@dataclass(frozen=True)
-class ModelSize:
-    """Embedding dim D, widths of DLRM's bottom MLP (output D) and of its top MLP (output 1), the data's shape."""
-
-    embedding_dim: int
-    bottom_mlp: tuple[int, ...]
-    top_mlp: tuple[int, ...]
-    shape: Shape = CRITEO
-
-    @property
-    def top_inputs(self) -> int:
-        """Inputs of the top MLP: the bottom's output and all pairs of F + 1 vectors (367 for D = 16, F = 26)."""
-        num_vectors = self.shape.num_tables + 1
-        return self.embedding_dim + num_vectors * (num_vectors - 1) // 2
-
-
-SIZES: dict[str, ModelSize] = {name: ModelSize(**values) for name, values in DlrmOptions.sizes.items()}
-"""Published sizes of DLRM (facebookresearch/dlrm bench scripts, MLPerf, uw-mad-dash/bagpipe), and a tiny one."""
-
-
-def model_size(options: ModelOptions, shape: Shape = CRITEO) -> ModelSize:
-    """The size that ``options``, those of DLRM, ask for. Raises ConfigError if its parts do not fit each other."""
-    options.check(shape)
-    whole = options.filled()
-    assert isinstance(whole, DlrmOptions)
-    return ModelSize(whole.dim, whole.bottom_mlp or (), whole.top_mlp or (), shape)
-
-
 F32 = NDArray[np.float32]
 Draws = np.random.Generator | None
 """The random numbers of one training step, which follow from the run's seed and the step; None in prediction."""
@@ -93,9 +64,10 @@ class Dlrm(Model):
 
     def __init__(self, options: DlrmOptions, shape: Shape) -> None:
         super().__init__(options, shape)
-        size = model_size(options, shape)
-        self.bottom = Mlp(shape.num_dense, size.bottom_mlp)
-        self.top = Mlp(size.top_inputs, size.top_mlp[:-1], 1)
+        assert options.bottom_mlp
+        assert options.top_mlp
+        self.bottom = Mlp(shape.num_dense, options.bottom_mlp)
+        self.top = Mlp(num_top_inputs(options.dim, shape), options.top_mlp[:-1], 1)
         self._pairs = torch.tril_indices(shape.num_tables + 1, shape.num_tables + 1, offset=-1, device="cpu")
 
     def forward(self, dense_BI: Tensor, rows_BFW: Tensor, draws: Draws) -> Tensor:
@@ -104,6 +76,11 @@ class Dlrm(Model):
         products_BVV = torch.bmm(vectors_BVD, vectors_BVD.transpose(1, 2))
         i_P, j_P = self._pairs.to(products_BVV.device)
         return self.top(torch.cat([bottom_BD, products_BVV[:, i_P, j_P]], dim=1)).squeeze(1)
+
+
+def num_top_inputs(dim: int, shape: Shape) -> int:
+    """Inputs of DLRM's top MLP: the bottom's output and all pairs of F + 1 vectors (367 for D = 16, F = 26)."""
+    return dim + shape.num_tables * (shape.num_tables + 1) // 2
 
 
 class WideDeep(Model):

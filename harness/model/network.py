@@ -1,5 +1,7 @@
 """The dense network of a run: DLRM by a backend, unless its optimizer is Adam; everything else by autograd."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from harness.core.seeds import generator
 from harness.core.shares import ShareTrainer
 from harness.model.backends import choose_backend
 from harness.model.dlrm import DenseNetwork, Network
-from harness.model.models import make_model, model_size
+from harness.model.models import make_model
 from harness.model.torch_backend import DENSE_OPTIMIZERS, cross_entropy
 
 
@@ -104,24 +106,11 @@ def make_network(options: ModelOptions, shape: Shape, trainer: TrainerConfig, *,
     autograd, where ``is_eager`` (see :class:`DenseNetwork`) has no effect. Raises ConfigError for options, a backend or
     a device that do not fit.
     """
-    if isinstance(options, DlrmOptions) and trainer.dense_optimizer != "adam":
-        return DenseNetwork(
-            model_size(options, shape),
-            seed=seed,
-            learning_rate=trainer.learning_rate,
-            optimizer=trainer.dense_optimizer,
-            device=trainer.device,
-            backend=choose_backend(trainer),
-            is_eager=is_eager,
-        )
-    return AutogradNetwork(
-        options,
-        shape,
-        seed=seed,
-        learning_rate=trainer.learning_rate,
-        optimizer=trainer.dense_optimizer,
-        device=trainer.device,
-    )
+    learning_rate, optimizer, device = trainer.learning_rate, trainer.dense_optimizer, trainer.device
+    shared: dict[str, Any] = {"seed": seed, "learning_rate": learning_rate, "optimizer": optimizer, "device": device}
+    if isinstance(options, DlrmOptions) and optimizer != "adam":
+        return DenseNetwork(options, shape, **shared, backend=choose_backend(trainer), is_eager=is_eager)
+    return AutogradNetwork(options, shape, **shared)
 
 
 def make_share_trainer(trainer: TrainerConfig) -> ShareTrainer:

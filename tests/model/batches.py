@@ -3,13 +3,15 @@
 B batch, F tables, D embedding dim, N distinct rows of a batch, I dense features, W values of a row.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from harness.config.model import BackendName
 from harness.core.lookup import BatchPlan, plan_batch
-from harness.core.model_options import CRITEO, Shape
+from harness.core.model_options import CRITEO, DlrmOptions, Shape
 from harness.core.placement import Placement
 from harness.core.shard import Shard
 from harness.model import dlrm
@@ -18,6 +20,11 @@ BACKENDS: list[BackendName] = sorted(dlrm.BACKENDS)
 """Those that can run on this machine, whatever its processor."""
 Batch = tuple[Tensor, Tensor, BatchPlan, Tensor]
 """What train() takes: dense_BI, rows_NW, plan, labels_B."""
+
+
+def dlrm_of(size: str, **parts: Any) -> DlrmOptions:
+    """The options of DLRM of a named size, with these parts instead of its own."""
+    return DlrmOptions(name="dlrm", size=size, **parts)
 
 
 def batch_of(

@@ -17,17 +17,16 @@ from harness.core.errors import ConfigError
 from harness.kernels import products
 from harness.model import backends
 from harness.model.dlrm import DenseNetwork
-from harness.model.models import SIZES
 from harness.model.network import make_share_trainer
 from tests import started
 from tests.forked import ran, said_by
-from tests.model.batches import BACKENDS, batch_of
+from tests.model.batches import BACKENDS, CRITEO, batch_of, dlrm_of
 
 needs_compiled = pytest.mark.skipif("compiled" not in BACKENDS, reason="needs fused multiply-adds")
 
 
 def tiny(**settings: Any) -> DenseNetwork:
-    return DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1, **settings)
+    return DenseNetwork(dlrm_of("tiny"), CRITEO, seed=0, learning_rate=0.1, **settings)
 
 
 def copied(network: DenseNetwork) -> dict[str, Tensor]:
@@ -123,12 +122,11 @@ platform.machine = lambda: "x86_64"
 from harness.config.model import TrainerConfig
 from harness.model import backends
 from harness.model.dlrm import BACKENDS, DenseNetwork
-from harness.model.models import SIZES
 from harness.model.network import make_share_trainer
-from tests.model.batches import batch_of
+from tests.model.batches import CRITEO, batch_of, dlrm_of
 assert backends.choose_backend(TrainerConfig()) == "torch"
 assert list(BACKENDS) == ["torch"]
-print(DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1).train(*batch_of(8, seed=1))[0])
+print(DenseNetwork(dlrm_of("tiny"), CRITEO, seed=0, learning_rate=0.1).train(*batch_of(8, seed=1))[0])
 """
     done = ran(started.fresh_program, script)
     assert done.returncode == 0, done.stderr
@@ -157,7 +155,7 @@ def digest(backend: str, num_threads: int = 2, optimizer: str = "sgd") -> str:
     """Bits of a step for each of three batch sizes."""
     torch.set_num_threads(num_threads)
     settings: dict[str, Any] = {"backend": backend, "optimizer": optimizer}
-    network = DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1, **settings)
+    network = DenseNetwork(dlrm_of("kaggle"), CRITEO, seed=0, learning_rate=0.1, **settings)
     bits: list[str] = []
     for seed, num_samples in enumerate((128, 1, 33)):
         loss, grads_ND = network.train(*batch_of(num_samples, seed))

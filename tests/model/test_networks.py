@@ -20,18 +20,18 @@ from harness.cluster.server import RankServer, RankSpec
 from harness.config.derived import group_of
 from harness.config.model import BackendName, Config
 from harness.core.errors import ConfigError
-from harness.core.model_options import CRITEO, ModelOptions, Shape, options_of
+from harness.core.model_options import CRITEO, DlrmOptions, ModelOptions, Shape, options_of
 from harness.core.plans import Rank
 from harness.data.dataset import Batch as Samples
 from harness.data.dataset import Dataset
 from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork, Network
 from harness.model.metrics import exact_auc
-from harness.model.models import MODELS, SIZES, ModelSize, footprint, make_model, model_size
+from harness.model.models import MODELS, footprint, make_model, num_top_inputs
 from harness.model.network import AutogradNetwork
 from harness.record.event_log import read_events
 from harness.run import assemble
 from harness.run.spec import RunSpec
-from tests.model.batches import BACKENDS, Batch, batch_of, initial_tables
+from tests.model.batches import BACKENDS, Batch, batch_of, dlrm_of, initial_tables
 from tests.runs import changed, losses_of
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -46,7 +46,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """Each model with small layers, and each way that its options can turn."""
 SMALL = Shape(num_dense=3, num_tables=5)
-ODD = ModelSize(3, (7, 3), (5, 9, 1))
+ODD = dlrm_of("tiny", embedding_dim=3, bottom_mlp=(7, 3), top_mlp=(5, 9, 1))
 """Widths that no vector register divides."""
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -138,20 +138,20 @@ def expected_step(
 
 @pytest.mark.parametrize(("backend", "dtype"), ARITHMETICS)
 @pytest.mark.parametrize(
-    ("size", "num_samples"),
-    [(ODD, 1), (ODD, 3), (ODD, 128), (SIZES["kaggle"], 128), (SIZES["terabyte"], 1), (SIZES["mlperf"], 3)],
+    ("options", "num_samples"),
+    [(ODD, 1), (ODD, 3), (ODD, 128), (dlrm_of("kaggle"), 128), (dlrm_of("terabyte"), 1), (dlrm_of("mlperf"), 3)],
     ids=str,
 )
 def test_logits_and_gradients_of_dlrm_are_autograds(
-    backend: BackendName, dtype: torch.dtype, size: ModelSize, num_samples: int
+    backend: BackendName, dtype: torch.dtype, options: DlrmOptions, num_samples: int
 ) -> None:
     """Loss, row gradients and the gradient of every parameter are autograd's, to 2e-6 of their norm in float32 and to
     1e-13 in float64. The step is so long that the parameter itself vanishes beside its gradient.
     """
     learning_rate = 2.0**40
     bound = 1e-13 if dtype == torch.float64 else 2e-6
-    network = DenseNetwork(size, seed=3, learning_rate=learning_rate, dtype=dtype, backend=backend)
-    batch = batch_of(num_samples, 5, size.embedding_dim, dtype=dtype)
+    network = DenseNetwork(options, CRITEO, seed=3, learning_rate=learning_rate, dtype=dtype, backend=backend)
+    batch = batch_of(num_samples, 5, options.dim, dtype=dtype)
     before = {name: value.clone() for name, value in network.state().items()}
     plain = {name: value.double().clone().requires_grad_() for name, value in before.items()}
     logits_B, expected_loss, expected_ND = expected_step({"name": "dlrm"}, plain, batch)
@@ -212,9 +212,8 @@ def test_five_steps_of_a_backend_are_those_of_the_equations(
     backend: BackendName, dtype: torch.dtype, shape: Shape, optimizer: Any
 ) -> None:
     """The same of DLRM's backends, on data of any shape."""
-    size = ModelSize(ODD.embedding_dim, ODD.bottom_mlp, ODD.top_mlp, shape)
-    network = DenseNetwork(size, seed=3, learning_rate=0.05, optimizer=optimizer, backend=backend, dtype=dtype)
-    check_steps(network, {"name": "dlrm"}, shape, size.embedding_dim, optimizer)
+    network = DenseNetwork(ODD, shape, seed=3, learning_rate=0.05, optimizer=optimizer, backend=backend, dtype=dtype)
+    check_steps(network, {"name": "dlrm"}, shape, ODD.dim, optimizer)
 
 
 RUNS: list[Any] = [
@@ -283,7 +282,7 @@ def network_of(name: str, **settings: Any) -> Network:
     """The network of a backend of DLRM, or of a variant, for small data."""
     settings |= {"seed": 2, "learning_rate": 0.02}
     if name in BACKENDS:
-        return DenseNetwork(model_size(options_for("dlrm"), SMALL), backend=name, **settings)
+        return DenseNetwork(dlrm_of("tiny"), SMALL, backend=name, **settings)
     return AutogradNetwork(options_for(name), SMALL, **settings)
 
 
@@ -369,8 +368,8 @@ def test_bytes_are_those_of_the_state(variant: str, optimizer: str) -> None:
             with pytest.raises(ConfigError, match=r"model\.wide: expected ids for data without dense features"):
                 footprint(options, "sgd", optimizer, shape)
             continue
-        if options.name == "dlrm" and optimizer != "adam":
-            network = DenseNetwork(model_size(options, shape), seed=0, learning_rate=0.1, optimizer=optimizer)  # pyright: ignore[reportArgumentType]
+        if isinstance(options, DlrmOptions) and optimizer != "adam":
+            network = DenseNetwork(options, shape, seed=0, learning_rate=0.1, optimizer=optimizer)  # pyright: ignore[reportArgumentType]
         else:
             network = AutogradNetwork(options, shape, seed=0, learning_rate=0.1, optimizer=optimizer)
         sizes = footprint(options, "sgd", optimizer, shape)
@@ -382,7 +381,9 @@ def test_initial_weights_are_normal() -> None:
     """Weights ~ N(0, sqrt(2/(fan_in+fan_out))), biases ~ N(0, sqrt(1/fan_out)): mean and variance within 4 standard
     errors, tails included. A seed gives them again, and no layer's values are those of another, rescaled.
     """
-    state, same, other = (DenseNetwork(SIZES["mlperf"], seed=seed, learning_rate=0.1).state() for seed in (0, 0, 1))
+    state, same, other = (
+        DenseNetwork(dlrm_of("mlperf"), CRITEO, seed=seed, learning_rate=0.1).state() for seed in (0, 0, 1)
+    )
     assert all(torch.equal(same[name], value) and not torch.equal(other[name], value) for name, value in state.items())
     heads = torch.stack([value.flatten()[:800] for name, value in state.items() if name.endswith("weight")][:-1])
     assert (torch.corrcoef(heads) - torch.eye(len(heads))).abs().max() < 5 / math.sqrt(800)
@@ -414,14 +415,14 @@ def test_sizes_are_as_published(name: str) -> None:
 
     Parts that are given replace those of the named size.
     """
-    size = model_size(options_of(size=name))
-    num_parameters = footprint(options_of(size=name), "sgd", "sgd").num_parameters
-    assert (size.embedding_dim, size.top_inputs, num_parameters) == PUBLISHED[name]
-    state = DenseNetwork(size, seed=0, learning_rate=0.1).state()
+    options = dlrm_of(name)
+    num_parameters = footprint(options, "sgd", "sgd").num_parameters
+    assert (options.dim, num_top_inputs(options.dim, CRITEO), num_parameters) == PUBLISHED[name]
+    state = DenseNetwork(options, CRITEO, seed=0, learning_rate=0.1).state()
     assert sum(parameter.numel() for parameter in state.values()) == num_parameters
-    changed_size = model_size(options_of(size=name, embedding_dim=8, bottom_mlp=[32, 8], top_mlp=[9, 1]))
-    assert changed_size == ModelSize(8, (32, 8), (9, 1))
-    assert model_size(options_of(size=name, top_mlp=[1])) == replace(size, top_mlp=(1,))
+    parts = {"embedding_dim": 8, "bottom_mlp": (32, 8), "top_mlp": (9, 1)}
+    assert dlrm_of(name, **parts).filled() == dlrm_of("tiny", **parts).model_copy(update={"size": name})
+    assert dlrm_of(name, top_mlp=(1,)).filled() == options.filled().model_copy(update={"top_mlp": (1,)})
 
 
 @pytest.mark.parametrize(
