@@ -16,7 +16,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - refused here in one line, before
 
 gc.set_threshold(50_000, 20, 20)  # all objects of an import stay, and a step leaves no garbage
 try:
-    from harness.cli import interrupts, limits
+    from harness.cli import interrupts
 except KeyboardInterrupt:  # no signal is handled yet
     sys.stderr.write("interrupted; nothing was done yet\n")
     sys.exit(130)
@@ -40,8 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         after += rest  # overrides after an option
     elif rest:
         parser.error(parser.unknown(next((word for word in rest if word.startswith("-")), rest[0]), options.command))
-    if problem := limits.shortage(options.call):
-        parser.exit(2, f"error: {problem}\n")
     words: list[str] = getattr(options, "words", [])
     given = getattr(options, "config", None)
     paths = [given] if isinstance(given, Path) else [Path(word) for word in words if word.endswith((".yaml", ".yml"))]

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Sequence
 from types import ModuleType
 
-from harness.cli import console, interrupts, limits
+from harness.cli import console, interrupts
 from harness.cli.record_commands import BAD_INPUT, FAILED, OK
 from harness.core.errors import HarnessError, RunStopped, UserError
 from harness.grid.worker import one_line
@@ -49,13 +49,13 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         console.note(line)
         return exit_code
     except HarnessError as error:
-        console.print_error("failed", one_line(error) + limits.remark(str(error)))
+        console.print_error("failed", one_line(error))
         return FAILED
     except BrokenPipeError:  # the reader of stdout, e.g. `head`, has ended
         console.discard_stdout()
         return FAILED
     except Exception as error:
-        if (line := limits.exhaustion(error) or _of_the_system(error)) is None:
+        if (line := _of_the_system(error)) is None:
             raise
         console.print_error("error", line)
         return BAD_INPUT
@@ -64,7 +64,9 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 
 def _of_the_system(error: Exception) -> str | None:
-    """What to say of an OSError that names a file (no write permission, a full disk) or the limit of open files."""
+    """What to say of the end of memory, the limit of open files, or an OSError that names a file (a full disk)."""
+    if isinstance(error, MemoryError):
+        return f"out of memory: {str(error) or 'MemoryError'}"
     if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
         return f"a limit of the system (ulimit -n): {error.strerror}"
     return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename is not None else None

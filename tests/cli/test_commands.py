@@ -107,6 +107,21 @@ def test_a_command_without_descriptors_is_one_line(cli: Cli, monkeypatch: pytest
     assert (result.code, result.errors) == (2, ["error: a limit of the system (ulimit -n): Too many open files"])
 
 
+def test_memory_that_ends_is_one_line_and_another_error_a_bug(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: the line says what could not be had; a bug is raised, and shown with its traceback."""
+    for error, words in (
+        (MemoryError(), "MemoryError"),
+        (MemoryError("Unable to allocate 8 TiB"), "Unable to allocate 8 TiB"),
+    ):
+        monkeypatch.setattr(record_commands, "show", Mock(side_effect=error))
+        result = cli("show", "out")
+        assert (result.code, result.errors) == (2, [f"error: out of memory: {words}"])
+    for error in (OSError(errno.EBADF, "x"), ImportError("no module"), RuntimeError("CUDA")):
+        monkeypatch.setattr(record_commands, "show", Mock(side_effect=error))
+        with pytest.raises(type(error)):
+            cli("show", "out")
+
+
 @pytest.mark.parametrize(
     "name", ["events.jsonl", "config.yaml", "env.json", "DONE", "error.txt", "output.txt", ".lock"]
 )
