@@ -11,7 +11,6 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from harness.data.leftovers import sweep
 from harness.data.records import Meta, blocks, read_meta, refuse_damage, refuse_other
 from harness.data.sources import Progress
 from harness.kernels import click_records
@@ -43,12 +42,11 @@ class Accesses:
 def measure(path: Path, *, progress: Progress | None = None) -> list[Accesses]:
     """The accesses to each table of the prepared folder ``path``, and last to all tables as one (column ``all``).
 
-    Removes temporary files that killed preparations of the folder left. ``progress`` is called with the number of
-    records read and the number of all. Memory: 16 bytes a table row, and a block of records.
+    ``progress`` is called with the number of records read and the number of all. Memory: 16 bytes a table row, and a
+    block of records.
 
     Raises DataError as :func:`read_meta`, and if the records are damaged or do not have the digest of the meta.
     """
-    sweep(path)
     meta = read_meta(path)
     counts_F, sizes_F = _counted(path, meta, progress)
     found = [

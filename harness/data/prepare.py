@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from harness.core.errors import DataError, printable
 from harness.data.delimited import CRITEO, DecodedRows, RowReader
-from harness.data.leftovers import replacing, sweep
+from harness.data.leftovers import replacing
 from harness.data.records import (
     FORMAT_VERSION,
-    META_NAME,
     RECORDS_NAME,
     Categories,
     Meta,
@@ -74,7 +73,7 @@ def prepare(
 ) -> Meta:
     """Pack click logs, concatenated, into the folder ``out``. Returns the content of its meta.json.
 
-    A no-op if ``out`` already holds the same preparation, even if another process made it meanwhile.
+    A no-op if ``out`` already holds the same preparation.
 
     Args:
         order: of the logs: as given, or by the numbers in their names.
@@ -94,27 +93,22 @@ def prepare(
     Raises:
         DataError: a source that cannot be read, is no text or is not in the format (``file:line: ...``), two that hold
             the same rows, names that tell no order, no source or no rows, a set that is unknown or empty, too little
-            free space, a size missing, given twice or out of range, ``out`` not empty and not this preparation, or disk
-            trouble. ``out`` is then as it was.
+            free space, a size missing, given twice or out of range, ``out`` not empty and not this preparation, another
+            process that writes it, or disk trouble. ``out`` is then as it was.
     """
     in_order = by_numbers if order == "numbers" else list
     sources, held_out = hold_out([Path(source) for source in sources], test, validation, in_order)
     _check(sources, categories, max_ind_range, table_sizes, len((columns or CRITEO).categories))
     packer = _Packer(columns, categories, max_ind_range, tuple(table_sizes) if table_sizes else None, held_out)
     advance = _counting(total_bytes(sources), progress)
-    sweep(out)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         return _existing(sources, out, packer, advance)
     if len(sources) > 1:
         _say_order(sources, held_out)
-    _reserve(out, survey(sources, lambda path: RowReader(columns, str(path)).rows), len((columns or CRITEO).columns))
-    try:
-        with replacing(out, "folder") as folder:
-            return _pack(sources, folder, packer, advance, chunk_bytes)
-    except DataError:
-        if not (out / META_NAME).exists():
-            raise
-        return _existing(sources, out, packer, lambda _: None)
+    num_rows = survey(sources, lambda path: RowReader(columns, str(path)).rows)
+    with replacing(out, "folder") as folder:
+        _reserve(out, num_rows, len((columns or CRITEO).columns))
+        return _pack(sources, folder, packer, advance, chunk_bytes)
 
 
 def _say_order(sources: Sequence[Path], held_out: HeldOut | None) -> None:

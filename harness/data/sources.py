@@ -16,8 +16,8 @@ from pydantic import BaseModel, ValidationError
 
 from harness.config.words import mistakes_of
 from harness.core.errors import DataError
-from harness.data.leftovers import replacing
 from harness.data.records import Source, Synthetic
+from harness.files import write_text
 
 Progress = Callable[[int, int], None]
 """A progress callback, called with (done, total): bytes on disk, rows, or parts of the work."""
@@ -199,11 +199,10 @@ class Sidecar(BaseModel):
 
 
 def write_sidecar(content: Path, log: Path, made: Synthetic) -> None:
-    """Write the sidecar of ``log``, whose bytes ``content`` holds. Raises DataError if that or the disk fails."""
+    """Write the sidecar of ``log``, whose bytes ``content`` holds. Raises DataError, StoreError if that or it fails."""
     source = SourceReader(content, lambda _: None).whole()
     sidecar = Sidecar(num_bytes=source.num_bytes, xxh3=source.xxh3, synthetic=made)
-    with replacing(log.with_name(log.name + SUFFIX), "file") as temporary:  # another process may make the same log
-        temporary.write_text(sidecar.model_dump_json(indent=1) + "\n")
+    write_text(log.with_name(log.name + SUFFIX), sidecar.model_dump_json(indent=1) + "\n")
 
 
 def read_sidecar(log: Path, source: Source) -> Synthetic | None:

@@ -19,7 +19,7 @@ from harness.config.words import mistakes_of
 from harness.core.errors import DataError
 from harness.data.criteo import format_rows
 from harness.data.law import Floats, Law, Samples, World, category_values, expected_auc, intercept, read_law
-from harness.data.leftovers import replacing, sweep
+from harness.data.leftovers import replacing
 from harness.data.records import Synthetic
 from harness.data.sources import Progress, write_sidecar
 from harness.files import free_bytes
@@ -58,6 +58,7 @@ def synth(
     Raises:
         DataError: ``out`` exists, an argument is out of range, ``like`` is no law, or the disk is full or fails.
             ``out`` is then as it was.
+        StoreError: the sidecar cannot be written.
     """
     if rows < 1:
         raise DataError(f"--rows: expected at least 1 row to write, got {rows}")
@@ -69,12 +70,13 @@ def synth(
     except ValidationError as error:
         raise DataError(f"--{mistakes_of(error)[0]}") from error
     out = Path(out)
-    _refuse_out(out, rows)
+    if out.exists():
+        raise DataError(f"{out}: exists; remove it or choose another name")
     world = World(law, rows, seed, taper=taper, tied=not flat)
     sample = World(law, _FIT_ROWS, seed, taper=taper, tied=not flat).draw(0, _FIT_ROWS)
     num_positives = 0
-    sweep(out)
     with replacing(out, "file") as temporary:
+        _refuse_full_disk(out, rows)
         with _opened(temporary, out.suffix == ".gz") as file:
             for start, samples, labels_M in _labelled(world, rows, sample, law):
                 file.write(_text(samples, labels_M))
@@ -100,10 +102,8 @@ def _labelled(world: World, rows: int, sample: Samples, law: Law) -> Iterator[tu
         yield start, samples, world.label_uniforms(start, num_samples) < 1 / (1 + np.exp(-logits_M))
 
 
-def _refuse_out(out: Path, rows: int) -> None:
-    """Raise DataError if the file exists, or the disk has less free space than its least size."""
-    if out.exists():
-        raise DataError(f"{out}: exists; remove it or choose another name")
+def _refuse_full_disk(out: Path, rows: int) -> None:
+    """Raise DataError if the disk has less free space than the least size of the file."""
     least, free = rows * (_LEAST_ROW_BYTES // (2 if out.suffix == ".gz" else 1)), free_bytes(out)
     if least > free:
         raise DataError(f"--rows: {rows:,} rows take at least {least / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free")

@@ -4,15 +4,12 @@ import io
 import lzma
 import os
 import re
-import shutil
 import signal
 import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from threading import Barrier
 from typing import Any, Literal
 
 import numpy as np
@@ -21,8 +18,6 @@ import xxhash
 
 from harness.core.errors import DataError
 from harness.data.delimited import AVAZU
-from harness.data.facts import measure
-from harness.data.leftovers import replacing, sweep
 from harness.data.prepare import prepare
 from harness.data.records import (
     META_NAME,
@@ -33,7 +28,6 @@ from harness.data.records import (
     Words,
     read_meta,
     refuse_other,
-    write_meta,
 )
 from harness.data.sources import by_numbers
 from tests.crashes import LOSSES, Disk
@@ -166,63 +160,28 @@ def killed_in_preparation(source: Path, out: Path) -> None:
     prepare([source], out, chunk_bytes=SMALL_CHUNK, progress=kill)
 
 
-def test_the_next_command_removes_what_a_killed_one_left(
-    tmp_path: Path, rows: list[Row], caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is named with its size. What a process still writes, or another target's, stays."""
+def test_the_next_command_replaces_what_a_killed_one_left(tmp_path: Path, rows: list[Row]) -> None:
+    """Law: the same command succeeds, and nothing is left beside its folder."""
     source, out = _write(tmp_path / "a", to_text(rows)), tmp_path / "data" / "out"
     _, status = os.waitpid(forked(partial(killed_in_preparation, source, out)), 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
-    (left,) = out.parent.glob(".*.tmp")
-    shutil.copytree(left, tmp_path / "kept")
-    other = out.with_name(".outer.1-ab.tmp")
-    other.mkdir()
-    for command in (partial(prepare, [source], out), partial(measure, out)):
-        caplog.clear()
-        in_place = pytest.raises(DataError, match=r"out: cannot be written .* nothing is kept")
-        with caplog.at_level("INFO", "harness"), in_place, replacing(out, "folder") as written:
-            command()
-            assert written.exists()
-        assert _left_over(out.parent) == [other.name, "out"]
-        (line,) = [record.getMessage() for record in caplog.records if record.name == "harness.data.leftovers"]
-        assert re.fullmatch(rf"note: {left}: removed \(\d\.\d MB\), which a process that was killed had left", line)
-        shutil.copytree(tmp_path / "kept", left)
+    assert _left_over(out.parent) == [".out.tmp"]
+    assert prepare([source], out) == read_meta(out)
+    assert _left_over(out.parent) == ["out"]
 
 
-def test_two_at_once_prepare_the_same_data(tmp_path: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: who comes second has what the first one made; another preparation is refused."""
-    source = _write(tmp_path / "a.tsv", to_text(rows))
-    both = Barrier(2, timeout=60)
+def test_two_at_once_do_not_write_the_same_folder(tmp_path: Path, rows: list[Row]) -> None:
+    """Law: who comes second is refused, and the first one is not disturbed."""
+    source, refused = _write(tmp_path / "a.tsv", to_text(rows)), list[str]()
 
-    def write_meta_together(folder: Path, meta: Meta) -> None:
-        write_meta(folder, meta)
-        both.wait()
+    def meanwhile(done: int, total: int) -> None:
+        if done == total:
+            with pytest.raises(DataError) as caught:
+                prepare([source], tmp_path / "out")
+            refused.append(str(caught.value))
 
-    monkeypatch.setattr("harness.data.prepare.write_meta", write_meta_together)
-    with ThreadPoolExecutor(2) as threads:
-        same = [threads.submit(prepare, [source], tmp_path / "out") for _ in range(2)]
-        assert same[0].result() == same[1].result() == read_meta(tmp_path / "out")
-        others = [threads.submit(prepare, [source], tmp_path / "other", max_ind_range=size) for size in (50, 60)]
-        refused = [str(error) for each in others if (error := each.exception()) is not None]
-    assert refused == [f"{tmp_path / 'other'}: exists and is not this preparation; remove it or choose another folder"]
-    assert _left_over(tmp_path) == ["a.tsv", "other", "out"]
-
-
-def test_a_folder_that_another_process_sweeps_before_it_is_locked_is_made_again(
-    tmp_path: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Law: two that prepare the same data at once do not take each other's new folder for one of a killed process."""
-    source, real, opened = _write(tmp_path / "a.tsv", to_text(rows)), os.open, list[str]()
-
-    def opening(path: str | Path, flags: int, *args: Any, **how: Any) -> int:
-        if str(path).endswith(".tmp") and not opened:
-            opened.append(str(path))
-            sweep(tmp_path / "out")
-        return real(path, flags, *args, **how)
-
-    monkeypatch.setattr("harness.data.leftovers.os.open", opening)
-    assert prepare([source], tmp_path / "out") == read_meta(tmp_path / "out")
-    assert opened
+    assert prepare([source], tmp_path / "out", progress=meanwhile) == read_meta(tmp_path / "out")
+    assert refused[0] == f"{tmp_path / 'out'}: another process is writing it; wait for it to end"
     assert _left_over(tmp_path) == ["a.tsv", "out"]
 
 

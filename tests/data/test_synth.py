@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.click_law import PAIRS, facts_of
-from harness.core.errors import DataError
+from harness.core.errors import DataError, StoreError
 from harness.data import synth as synth_module
 from harness.data.delimited import RowReader
 from harness.data.law import read_law
@@ -100,7 +100,7 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
             synth(**{"rows": 10, "out": tmp_path / "a", "seed": 0, **option})
     assert list(tmp_path.iterdir()) == []
     (tmp_path / f"b{SUFFIX}").mkdir()  # in the place of the sidecar
-    with pytest.raises(DataError, match=r"b\.synth\.json: cannot be written"):
+    with pytest.raises(StoreError, match=r"b\.synth\.json: cannot be written"):
         synth(10, tmp_path / "b", seed=0)
     assert [*tmp_path.iterdir()] == [tmp_path / f"b{SUFFIX}"], "or the same command would be refused"
     (tmp_path / "train.txt").write_bytes(b"precious")
