@@ -47,22 +47,9 @@ def prepare(options: argparse.Namespace) -> None:
             table_sizes=None if options.table_rows is None else scaled_cardinalities(options.table_rows),
             progress=progress,
         )
-    if options.table_rows is not None:
-        _say_clamped(options.table_rows)
     rows = sum(meta.cardinalities)
     console.say(f"{options.out}: {meta.num_rows:,} samples, {meta.num_positives:,} positive, {rows:,} embedding rows")
     console.say(meta.split_text)
-
-
-def _say_clamped(scale: float) -> None:
-    from harness.core.criteo_sizes import MAX_TABLE_ROWS, MIN_TABLE_ROWS, num_clamped
-
-    num_raised, num_lowered = num_clamped(scale)
-    note = f"note: --table-rows {scale:g}:"
-    if num_raised:
-        console.note(f"{note} {num_raised} tables raised to {MIN_TABLE_ROWS} rows, or Kaggle's size if that is less")
-    if num_lowered:
-        console.note(f"{note} {num_lowered} tables lowered to {MAX_TABLE_ROWS:,} rows, the most that there may be")
 
 
 def synth(options: argparse.Namespace) -> None:

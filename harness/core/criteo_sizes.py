@@ -47,9 +47,3 @@ def scaled_cardinalities(scale: float) -> tuple[int, ...]:
     return tuple(
         min(max(round(size * scale), min(size, MIN_TABLE_ROWS)), MAX_TABLE_ROWS) for size in KAGGLE_CARDINALITIES
     )
-
-
-def num_clamped(scale: float) -> tuple[int, int]:
-    """How many tables :func:`scaled_cardinalities` raises to its least size, and how many it lowers to its largest."""
-    pairs = list(zip(scaled_cardinalities(scale), (round(size * scale) for size in KAGGLE_CARDINALITIES), strict=True))
-    return sum(rows > scaled for rows, scaled in pairs), sum(rows < scaled for rows, scaled in pairs)

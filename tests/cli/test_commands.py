@@ -144,20 +144,6 @@ def test_a_device_in_the_place_of_a_file_is_not_read(cli: Cli, finished: Path, n
         assert len([line for line in result.errors if line.startswith("error:")]) <= 1
 
 
-def test_prepare_says_which_options_go_together_and_what_it_clamps(cli: Cli, data: Path) -> None:
-    """Law: options of the command line are named as they are given; tables of another size than asked for are told."""
-    log = str(data.parent / "clicks.tsv")
-    result = cli("data", "prepare", log, "--out", "made", "--categories", "hash")
-    assert (result.code, len(result.errors)) == (2, 1)
-    assert result.errors[0].startswith("error: --max-ind-range, --table-rows: expected one of them")
-    small, whole = (
-        cli("data", "prepare", log, "--out", f"made{rows}", "--categories", "hash", "--table-rows", rows).errors[1:]
-        for rows in ("1e-9", "1")
-    )
-    assert small == ["note: --table-rows 1e-09: 26 tables raised to 4 rows, or Kaggle's size if that is less"]
-    assert whole == []
-
-
 def test_prepare_tells_the_order_of_files_and_that_it_begins_anew(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: numbers in names order files, or the command line if it says so; what is interrupted is not made."""
     rows = [f"{row % 2}" + f"\t{row}" * 39 + "\n" for row in range(11)]
