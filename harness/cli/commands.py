@@ -3,14 +3,12 @@
 torch, pandas and matplotlib are imported by the commands that need them, so that a wrong key is reported at once.
 """
 
-# ruff: noqa: PLC0415
-
 import argparse
 import errno
+import pkgutil
 import shlex
 import signal
 from collections.abc import Sequence
-from types import ModuleType
 
 from harness.cli import console, interrupts
 from harness.cli.record_commands import BAD_INPUT, FAILED, OK
@@ -33,12 +31,11 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     console.open_streams()
     console.show_log()
     options.command_line = f"run.py {shlex.join(arguments)}"
-    module, _, name = options.call.partition(":")
-    hint = _RERUN_HINTS.get(name)
+    hint = _RERUN_HINTS.get(options.call.partition(":")[2])
     rerun = f"run.py {shlex.join(word for word in arguments if word != '--afresh')}"
     interrupts.begin(f"{hint}: {rerun}" if hint else "")
     try:
-        return getattr(_imported(module), name)(options) or OK
+        return pkgutil.resolve_name(f"harness.cli.{options.call}")(options) or OK
     except UserError as error:
         console.print_error("error", str(error))
         return BAD_INPUT
@@ -70,22 +67,3 @@ def _of_the_system(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
         return f"a limit of the system (ulimit -n): {error.strerror}"
     return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename is not None else None
-
-
-def _imported(module: str) -> ModuleType:
-    match module:
-        case "artifact_commands":
-            from harness.cli import artifact_commands as found
-        case "data_commands":
-            from harness.cli import data_commands as found
-        case "record_commands":
-            from harness.cli import record_commands as found
-        case "reproduce":
-            from harness.cli import reproduce as found
-        case "trace_commands":
-            from harness.cli import trace_commands as found
-        case "wandb_commands":
-            from harness.cli import wandb_commands as found
-        case _:
-            from harness.cli import run_commands as found
-    return found
