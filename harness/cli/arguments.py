@@ -18,7 +18,17 @@ key=value sets one configuration key (dotted) to a YAML value:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that reports each error on a single line."""
+    """An argument parser that reports each error on a single line.
+
+    The help of `trace import` describes each of its ``key=value`` words, for which it imports most of a second.
+    """
+
+    def format_help(self) -> str:
+        if self.prog.endswith(" trace import"):
+            from harness.cli.trace_commands import words_of_import  # noqa: PLC0415
+
+            self.description = f"{self.description}\n\nwords:\n{words_of_import()}"
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Print one line to stderr and exit with code 2. For a misspelt choice the line names only the nearest one."""
@@ -45,18 +55,6 @@ class Parser(argparse.ArgumentParser):
         flags = commands.choices[command]._option_string_actions
         hint = suggest(name, flags) or suggest(name.lstrip("-"), leaf_keys(), lambda key: f"{key}=…")
         return f"unknown argument {flag}{hint}"
-
-
-class WordParser(Parser):
-    """The parser of the commands below `trace`. If a command takes ``key=value`` words, its help describes each key."""
-
-    def format_help(self) -> str:
-        """The help of argparse and, for a command that takes words, of each word (imports for most of a second)."""
-        if any(action.dest == "words" for action in self._actions):
-            from harness.cli.trace_commands import words_of_import  # noqa: PLC0415
-
-            self.description = f"{self.description}\n\nwords:\n{words_of_import()}"
-        return super().format_help()
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -106,8 +104,6 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "not_negative": _number(float, lambda value: 0 <= value < math.inf, "number >= 0"),
     "pair": pair,
 }
-_PARSERS = {"trace": WordParser}
-"""Class of the parsers of the commands below a command, by that command; by default :class:`Parser`."""
 
 
 def parser() -> Parser:
@@ -120,7 +116,7 @@ def parser() -> Parser:
     shared = commands.pop("arguments")
     shared["--grace"]["default"] = GRACE_S
     top = Parser(prog="run.py", **_texts(commands.pop("run.py")))
-    below = {"": _commands_of(top, "command", Parser)}
+    below = {"": _commands_of(top, "command")}
     for name, command in commands.items():
         above, _, word = name.rpartition(" ")
         made = below[above].add_parser(word, help=command["summary"], **_texts(command))
@@ -128,7 +124,7 @@ def parser() -> Parser:
             made.set_defaults(call=command["call"])
             _add_arguments(made, command["arguments"], shared)
         else:
-            below[name] = _commands_of(made, f"{name}_command", _PARSERS.get(name, Parser))
+            below[name] = _commands_of(made, f"{name}_command")
     return top
 
 
@@ -142,8 +138,8 @@ def _texts(command: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _commands_of(parser: Parser, name: str, kind: type[Parser]) -> Any:
-    return parser.add_subparsers(dest=name, metavar="COMMAND", required=True, parser_class=kind)
+def _commands_of(parser: Parser, name: str) -> Any:
+    return parser.add_subparsers(dest=name, metavar="COMMAND", required=True)
 
 
 def _add_arguments(parser: Parser, arguments: Mapping[str, Any], shared: Mapping[str, Any]) -> None:
