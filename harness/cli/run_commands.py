@@ -151,7 +151,7 @@ def run_experiments(
         cells = f"{len(outcomes)} cell{'s' * (len(outcomes) != 1)}"
         words = f"{cells}: {counts['done']} run, {counts['skipped']} done before, {counts['failed']} failed"
         words += f", {counts['damaged']} damaged" if counts["damaged"] else ""
-        console.note(words + ("; no checkpoints kept (store.keep_finished)" if any(map(_is_emptied, outcomes)) else ""))
+        console.note(words)
         if show is not None and counts["failed"] < len(outcomes):
             show()
     for outcome in outcomes:
@@ -173,13 +173,6 @@ def _failures(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for first, *others in alike.values():
         more = f"; the same in {len(others)} more cell{'s' * (len(others) > 1)}" if others else ""
         yield f"{first.cell.run_dir}: {first.error}{more}"
-
-
-def _is_emptied(outcome: Outcome) -> bool:
-    """Whether the cell has just been run to its end, and removed the checkpoints that its strategy saved."""
-    config = outcome.cell.config
-    saves = STRATEGIES[config.strategy.name].saves_initially
-    return outcome.status == "done" and saves and not config.store.keep_finished
 
 
 def verify(options: argparse.Namespace) -> int:

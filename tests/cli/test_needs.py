@@ -70,7 +70,7 @@ def test_the_experiment_at_kaggles_size_runs_on_small_data(cli: Cli) -> None:
     words = ("data.path=data", "seed=0", "trainer.batch_size=8", "model.size=tiny", trace)
     result = cli("grid", str(root / "experiments/kaggle.yaml"), "strategy.name=[none,cpr_mfu]", *words)
     assert result.code == 0
-    assert result.errors[-1] == "2 cells: 2 run, 0 done before, 0 failed; no checkpoints kept (store.keep_finished)"
+    assert result.errors[-1] == "2 cells: 2 run, 0 done before, 0 failed"
     (events,) = Path("runs/kaggle").glob("*cpr_mfu*/events.jsonl")
     assert json.loads(events.read_text().splitlines()[-1])["num_failures"] == 2
     assert not [*Path("runs").rglob("*.bin")]
