@@ -143,8 +143,3 @@ def print_error(kind: str, message: str) -> None:
     """Write ``kind: line`` to stderr for each line of ``message``."""
     for line in message.strip().splitlines():
         note(f"{kind}: {line}")
-
-
-def stderr_console() -> tuple[Console, bool]:
-    """A rich console on stderr, and whether stderr is a terminal."""
-    return Console(file=sys.stderr, highlight=False, emoji=False), sys.stderr.isatty()

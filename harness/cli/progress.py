@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from harness.cli.console import note, stderr_console
+from harness.cli.console import Console, note
 from harness.config.experiment import Cell
 from harness.grid.process import Outcome
 from harness.grid.runner import GridView
@@ -98,7 +98,7 @@ def _bar(name: str) -> Iterator[Callable[..., None]]:
 
 
 def _bars() -> Progress:
-    console, is_terminal = stderr_console()
+    console = Console(stderr=True, highlight=False, emoji=False)
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
@@ -108,7 +108,7 @@ def _bars() -> Progress:
         TimeRemainingColumn(),
         TextColumn("{task.fields[info]}", markup=False),
         console=console,
-        disable=not is_terminal,
+        disable=not console.file.isatty(),
     )
 
 
