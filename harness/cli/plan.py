@@ -175,20 +175,7 @@ def _facts(costs: Costs) -> str:
         f"a job of {costs.job_h:g} h, MTBF {costs.mtbf_h:.3g} h, {costs.num_ps} PS ranks, "
         f"{costs.ranks_per_failure:.3g} lost per failure, O_save {_minutes(costs.o_save_h)}, "
         f"O_load {_minutes(costs.o_load_h)}, O_res {_minutes(costs.o_res_h)}, PLS target {costs.pls_target:g}"
-        + "".join(f", {price}" for price in _prices(costs))
     )
-
-
-def _prices(costs: Costs) -> Iterator[str]:
-    """Phrases on the cost rules that differ from the default."""
-    if costs.load == "by_bytes":
-        yield "loads by bytes"
-    if costs.io_bound != "storage":
-        yield f"saves and loads bound by {'links' if costs.io_bound == 'link' else 'links or storage'}"
-    if costs.o_save_fixed_h:
-        yield f"{_minutes(costs.o_save_fixed_h)} more a save"
-    if costs.snapshot_frac is not None:
-        yield f"a save in the background stalls {costs.snapshot_frac:.3g} of its write"
 
 
 def _minutes(hours: float) -> str:
