@@ -85,8 +85,8 @@ def prepare(
             of the category's bytes. ``number``: ids in order of first appearance per column, after ``% max_ind_range``
             if that is given, as in DLRM. ``hash``: the value modulo the size of its table.
         max_ind_range: with ``hash``, the size of every table; with ``number``, the modulus of all values.
-        table_sizes: a number for each table. With ``hash``, its size (instead of ``max_ind_range``); with ``number``,
-            the least number of its rows.
+        table_sizes: a number from 1 to 2**31 - 1 for each table. With ``hash``, its size (instead of
+            ``max_ind_range``); with ``number``, the least number of its rows.
         progress: called with (bytes done, bytes in all) of the sources.
         chunk_bytes: bytes of text that are held at a time. The result does not depend on it.
 
@@ -98,7 +98,7 @@ def prepare(
     """
     in_order = by_numbers if order == "numbers" else list
     sources, held_out = hold_out([Path(source) for source in sources], test, validation, in_order)
-    _check(sources, categories, max_ind_range, table_sizes, len((columns or CRITEO).categories))
+    _check(sources, categories, max_ind_range, table_sizes)
     packer = _Packer(columns, categories, max_ind_range, tuple(table_sizes) if table_sizes else None, held_out)
     advance = _counting(total_bytes(sources), progress)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
@@ -155,11 +155,7 @@ def _pack(
 
 
 def _check(
-    sources: Sequence[Path],
-    categories: Categories,
-    max_ind_range: int | None,
-    table_sizes: Sequence[int] | None,
-    num_tables: int,
+    sources: Sequence[Path], categories: Categories, max_ind_range: int | None, table_sizes: Sequence[int] | None
 ) -> None:
     if not sources:
         raise DataError("sources: expected at least one file, got none")
@@ -168,10 +164,6 @@ def _check(
         raise DataError(f"--max-ind-range, --table-rows: expected one of them for --categories hash, got {got}")
     if max_ind_range is not None and not 1 <= max_ind_range <= MAX_IND_RANGE_LIMIT:
         raise DataError(f"--max-ind-range: expected 1 to {MAX_IND_RANGE_LIMIT}, got {max_ind_range}")
-    if table_sizes is not None and len(table_sizes) != num_tables:
-        raise DataError(f"--table-rows: expected the sizes of {num_tables} tables, got {len(table_sizes)}")
-    if wrong := [size for size in table_sizes or () if not 1 <= size <= MAX_IND_RANGE_LIMIT]:
-        raise DataError(f"--table-rows: expected tables of 1 to {MAX_IND_RANGE_LIMIT} rows, got {wrong[0]}")
 
 
 def _counting(total: int, progress: Progress | None) -> Callable[[int], None]:
