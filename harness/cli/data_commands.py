@@ -56,9 +56,9 @@ def synth(options: argparse.Namespace) -> None:
     """Write a synthetic click log."""
     from harness.data.synth import synth as synth_data
 
-    given = {name: value for name in ("like", "taper") if (value := getattr(options, name)) is not None}
+    law = {"like": options.like, "taper": options.taper, "flat": options.flat}
     with amount_progress("synth") as progress:
-        num = synth_data(options.rows, options.out, seed=options.seed, flat=options.flat, progress=progress, **given)
+        num = synth_data(options.rows, options.out, seed=options.seed, **law, progress=progress)
     console.say(f"{options.out}: {options.rows:,} samples, {num:,} positive")
 
 

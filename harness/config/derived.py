@@ -8,7 +8,6 @@ from typing import Any
 
 from harness.config.keys import IRRELEVANT
 from harness.config.model import Config
-from harness.config.profiles import Profile
 from harness.core.plans import Costs, HostMap
 
 _NOT_OF_GROUP = IRRELEVANT | dict.fromkeys(("seed", "strategy", "trace", "profile"), True)
@@ -26,22 +25,16 @@ def job_costs(config: Config, total_samples: int) -> Costs:
         "num_ps": config.num_ps,
         "pls_target": config.pls_target,
         "total_samples": total_samples,
-        "snapshot_frac": _snapshot_frac(profile) if config.save.mode == "async" else None,
         "num_spares": config.cluster.spares,
         "batch_size": config.trainer.batch_size,
     }
+    if config.save.mode == "async" and profile.network_gbps is not None and profile.snapshot_gbps is not None:
+        of_run["snapshot_frac"] = profile.network_gbps / profile.snapshot_gbps
     if config.cluster.on_loss == "shrink":
         of_run["num_trainers"] = None  # node-hours are not known of a group whose size changes
         if profile.shrink_o_res_h is not None:
             of_run["o_res_h"] = profile.shrink_o_res_h  # no node is waited for
     return Costs(**{**shared, **of_run})
-
-
-def _snapshot_frac(profile: Profile) -> float | None:
-    """Snapshot time of a save as a fraction of its write time: network bandwidth over snapshot bandwidth, or None."""
-    if profile.network_gbps is None or profile.snapshot_gbps is None:
-        return None
-    return profile.network_gbps / profile.snapshot_gbps
 
 
 def host_map(config: Config) -> HostMap:

@@ -334,8 +334,6 @@ class WandbConfig(_Model):
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+=-]*$")]
 _Count = Annotated[int, Field(ge=1)]
 
-MIN_SIGNAL_DELAY_S = 15
-
 
 class JobsConfig(_Model):
     """Resources and limits of a cell's job with ``--scheduler slurm`` or ``ray``. No key changes a result."""
@@ -349,7 +347,7 @@ class JobsConfig(_Model):
     """Memory of a job; null: what the cluster gives. Ray reserves it, and limits nothing."""
     processors: _Count | None = None
     """Processors of a job; null: the trainer's threads, and on `rpc` one more for each PS rank and spare."""
-    signal_delay_s: Annotated[int, Field(ge=MIN_SIGNAL_DELAY_S)] = 90
+    signal_delay_s: Annotated[int, Field(ge=15)] = 90
     """Seconds before its limit at which a job of SLURM begins to write its resume point."""
     max_parallel: _Count | None = None
     """Most jobs at once; on SLURM of each job array. null: no limit."""

@@ -24,8 +24,6 @@ from harness.data.records import Synthetic
 from harness.data.sources import Progress, write_sidecar
 from harness.files import free_bytes
 
-DEFAULT_LIKE = "kaggle"
-
 _CHUNK_ROWS = 1 << 15
 _FIT_ROWS = 1 << 16
 _MAX_STRENGTH = 4.0
@@ -39,7 +37,7 @@ def synth(
     out: Path,
     *,
     seed: int,
-    like: str = DEFAULT_LIKE,
+    like: str = "kaggle",
     taper: float = 0.0,
     flat: bool = False,
     progress: Progress | None = None,
@@ -79,7 +77,9 @@ def synth(
         _refuse_full_disk(out, rows)
         with _opened(temporary, out.suffix == ".gz") as file:
             for start, samples, labels_M in _labelled(world, rows, sample, law):
-                file.write(_text(samples, labels_M))
+                categories_MF = category_values(samples.ids_MF)
+                integers = samples.integers_MI, samples.integers_missing_MI
+                file.write(format_rows(labels_M, *integers, categories_MF, samples.ids_missing_MF))
                 num_positives += int(labels_M.sum())
                 if progress is not None:
                     progress(start + len(labels_M), rows)
@@ -119,16 +119,6 @@ def _strength(score_M: Floats, positives_frac: float, auc: float) -> float:
         else:
             high = middle
     return high
-
-
-def _text(samples: Samples, labels: np.ndarray) -> bytes:
-    return format_rows(
-        labels,
-        samples.integers_MI,
-        samples.integers_missing_MI,
-        category_values(samples.ids_MF),
-        samples.ids_missing_MF,
-    )
 
 
 @contextmanager
