@@ -214,10 +214,10 @@ def verify(options: argparse.Namespace) -> int:
 
 def _find_inputs(config: Config) -> None:
     """Raise DataError or TraceError if data or trace is missing, before torch is imported, which takes seconds."""
-    from harness.data.records import find_data
+    from harness.data.records import read_meta
     from harness.traces.trace import read_trace
 
-    find_data(Path(config.data.path))
+    read_meta(Path(config.data.path), "data.path: ")
     if config.trace.path is not None and not Path(config.trace.path).exists():
         read_trace(Path(config.trace.path))
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from harness.core.errors import DataError
 from harness.data.order import Permutation
-from harness.data.records import RECORDS_NAME, Meta, Words, damage, find_data, limits_of, refuse_other_size, verify
+from harness.data.records import RECORDS_NAME, Meta, Words, damage, limits_of, read_meta, refuse_other_size, verify
 from harness.data.split import MIN_ROWS
 from harness.kernels.click_records import gather, unpack
 
@@ -117,7 +117,7 @@ class Dataset:
                 the folder has other sets than ``split``.
         """
         path = Path(path)
-        meta = find_data(path)
+        meta = read_meta(path, "data.path: ")
         own: Split = "prepared" if meta.split else "dlrm"
         if split not in (None, own, "chronological"):
             how = "with" if meta.split else "without"

@@ -215,25 +215,19 @@ def write_meta(folder: Path, meta: Meta) -> None:
     replace_text(folder / META_NAME, json.dumps(meta.model_dump(mode="json"), indent=1) + "\n")
 
 
-def find_data(path: Path) -> Meta:
-    """The meta of the prepared folder ``path``, the value of ``data.path``. Raises DataError as :func:`read_meta`."""
-    if not path.is_dir():
-        what = "expected a prepared folder, got a file" if path.exists() else "no such folder"
-        start = "" if path.is_absolute() else f" (relative paths count from the current folder, {Path.cwd()})"
-        raise DataError(f"data.path: {path}: {what}{start}; `run.py data prepare` writes one")
-    return read_meta(path)
-
-
-def read_meta(folder: Path) -> Meta:
+def read_meta(folder: Path, key: str = "") -> Meta:
     """The meta of the prepared folder ``folder``, after a check that its records exist and have the right size.
+
+    ``key``: ``data.path: `` if the folder is the value of that key, for the error.
 
     Raises:
         DataError: no such folder, no ``meta.json`` (a preparation that did not finish), another format version, a
             ``meta.json`` that is damaged, or ``records.bin`` missing or of another size.
     """
     if not folder.is_dir():
-        what = "expected a folder, got a file" if folder.exists() else "no such folder"
-        raise DataError(f"{folder}: {what}; write it by `run.py data prepare`")
+        what = "expected a prepared folder, got a file" if folder.exists() else "no such folder"
+        start = "" if folder.is_absolute() else f" (relative paths count from the current folder, {Path.cwd()})"
+        raise DataError(f"{key}{folder}: {what}{start}; `run.py data prepare` writes one")
     path = folder / META_NAME
     try:
         meta = Meta.model_validate_json(path.read_bytes())

@@ -28,7 +28,7 @@ import xxhash
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, scaled_cardinalities
 from harness.core.errors import DataError, HarnessError, StoreError
 from harness.core.seeds import generator
-from harness.data.records import META_NAME, Meta, find_data
+from harness.data.records import META_NAME, Meta, read_meta
 from harness.files import os_errors, read_file, read_json
 from harness.record.code import difference_of
 from harness.record.event_log import EventLog
@@ -110,7 +110,7 @@ def _inputs(run: RunDir, data: dict[str, Any]) -> dict[str, bytes]:
         members[f"plugins/{Path(plugin).name}"] = read_file(Path(plugin))
     if (digest := env["data"]["digest"]) not in data:
         folder = Path(config["data"]["path"])
-        meta = find_data(folder)
+        meta = read_meta(folder, "data.path: ")
         _refuse_other(folder, meta, digest, "run it where its data are")
         data[digest] = {"path": str(folder), "command": _command_of(meta, folder)}
         members[f"data/{digest}/{META_NAME}"] = read_file(folder / META_NAME)
@@ -233,7 +233,7 @@ def _config_of(folder: Path, run: RunDir, data: Path | None, about: Mapping[str,
     digest, path = env["data"]["digest"], data or Path(values["data"]["path"])
     cure = f"made by: {about[digest]['command']}; data.path= names another folder"
     try:
-        meta = find_data(path)
+        meta = read_meta(path, "data.path: ")
     except DataError as error:
         raise DataError(f"{error}; expected data of digest {digest}, {cure}") from error
     _refuse_other(path, meta, digest, cure)
