@@ -18,7 +18,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from scipy.optimize import least_squares
 from scipy.spatial.distance import squareform
 from scipy.special import entr, expit, logit, ndtri, pdtr
 
-from harness.core.criteo_sizes import FULL_LOGS, FullLog
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, KAGGLE_ROWS, TERABYTE_CARDINALITIES
 from harness.core.errors import DataError
 from harness.data.facts import measure
 from harness.data.law import (
@@ -105,6 +105,20 @@ _EFFECT_PULL = 0.01  # towards the usual effect, where few clicks tell
 _HOTTEST_DIFFERENCE = 0.019  # of the spread from that of the facts
 _HOT_PULL = 0.12  # towards 0, by accesses of ids with 20 and more: what models learn of real ids is little
 
+
+@dataclass(frozen=True)
+class FullLog:
+    """A whole click log: its samples, and the rows of each of its tables."""
+
+    rows: int
+    cardinalities: tuple[int, ...]
+
+
+FULL_LOGS = {
+    "kaggle": FullLog(KAGGLE_ROWS, KAGGLE_CARDINALITIES),
+    "terabyte": FullLog(4_373_472_329, TERABYTE_CARDINALITIES),
+}
+"""Criteo's logs by name. Kaggle's has seven days of samples, Terabyte's 24 days."""
 
 # --- facts ------------------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import click_law
-from benchmarks.click_law import COUNT_BINS, beside, facts_of, fit_law, mutual_information, write_law
-from harness.core.criteo_sizes import FullLog
+from benchmarks.click_law import COUNT_BINS, FullLog, beside, facts_of, fit_law, mutual_information, write_law
 from harness.data.law import read_law
 from harness.data.prepare import prepare
 from harness.data.records import RECORDS_NAME

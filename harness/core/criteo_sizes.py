@@ -1,7 +1,5 @@
 """Sizes of the Criteo click logs as DLRM's preprocessing leaves them [read: facebookresearch/dlrm]."""
 
-from dataclasses import dataclass
-
 KAGGLE_CARDINALITIES = (
     *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194),
     *(27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572),
@@ -19,21 +17,6 @@ KAGGLE_ROWS = 45_840_617
 
 KAGGLE_TRAIN_SAMPLES = 39_291_958
 """Training samples of Criteo Kaggle: six of its seven days."""
-
-
-@dataclass(frozen=True)
-class FullLog:
-    """A whole click log: its samples, and the rows of each of its tables."""
-
-    rows: int
-    cardinalities: tuple[int, ...]
-
-
-FULL_LOGS = {
-    "kaggle": FullLog(KAGGLE_ROWS, KAGGLE_CARDINALITIES),
-    "terabyte": FullLog(4_373_472_329, TERABYTE_CARDINALITIES),
-}
-"""Criteo's logs by name. Kaggle's has seven days of samples, Terabyte's 24 days."""
 
 MIN_TABLE_ROWS = 4
 MAX_TABLE_ROWS = 1 << 27
