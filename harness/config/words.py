@@ -30,10 +30,6 @@ _SYNONYMS = {
     **dict.fromkeys(("run", "replay"), "train"),
 }
 """Names of keys and commands in other tools, and the key or command that is the nearest here."""
-_NOTES = {
-    "data.max_train_samples": " A run trains for one epoch, or for so many samples.",
-    "train": " The failure trace of a run is its key trace.path.",
-}
 
 
 def suggest(word: str, known: Iterable[str], shown: Callable[[str], str] = str) -> str:
@@ -67,8 +63,7 @@ def suggest(word: str, known: Iterable[str], shown: Callable[[str], str] = str) 
         like(names),
     )
     found = next(filter(None, tries), [])
-    note = "".join(_NOTES[name] for name in found if name in meant and name in _NOTES)
-    return f"; did you mean {' or '.join(shown(names[name]) for name in found)}?{note}" if found else ""
+    return f"; did you mean {' or '.join(shown(names[name]) for name in found)}?" if found else ""
 
 
 def _path(text: str) -> str:

@@ -186,7 +186,7 @@ def test_words_of_other_tools_lead_to_the_key(words: str, key: str) -> None:
     """Law: within the section first; a word that means something else in another section is not taken for it."""
     for word in words.split():
         assert unknown(word) == f"unknown key {word}; did you mean {key}?"
-    expected = "did you mean data.max_train_samples? A run trains for one epoch, or for so many samples."
+    expected = "did you mean data.max_train_samples?"
     for word in ("epochs", "trainer.epochs"):
         assert unknown(word) == f"unknown key {word}; {expected}"
 
