@@ -40,6 +40,7 @@ from harness.data.law import (
     Floats,
     IntegerLaw,
     Law,
+    Samples,
     TableLaw,
     Tie,
     World,
@@ -50,6 +51,7 @@ from harness.data.law import (
     shares,
 )
 from harness.data.records import NUM_DENSE, NUM_TABLES, RECORDS_NAME, read_meta
+from harness.kernels import click_draws
 
 Facts = dict[str, Any]
 """The facts of a log, of one of its tables, or of one of its integers, as the files of laws have them."""
@@ -480,6 +482,18 @@ def _with_effects(law: Law, facts: Facts) -> Law:
     return law.model_copy(update={"tables": tuple(tables), "bayes_auc": round(judge.bayes_auc(effects_F), 4)})
 
 
+def unit_effects(world: World, samples: Samples) -> Floats:
+    """The effect of the id of each sample and table, at standard deviation 1 and without taper: (M, F)."""
+    effects_FM = np.zeros(samples.ids_MF.T.shape)
+    for table, effects_M in enumerate(effects_FM):
+        column = slice(table, table + 1)
+        own_1 = world.tables_F[column].copy()
+        own_1["effect"] = 1.0
+        ids_M1, missing_M1 = samples.ids_MF[:, column].copy(), samples.ids_missing_MF[:, column].copy()
+        click_draws.add_effects(own_1, 0.0, ids_M1, missing_M1, effects_M)
+    return effects_FM.T
+
+
 class _EffectJudge:
     """Compares the spread of click rates between ids of drawn samples with the facts."""
 
@@ -492,7 +506,7 @@ class _EffectJudge:
         for seed in (1, 2):
             world = World(law, num, seed)
             samples = world.draw(0, num)
-            self._effects.append(world.unit_effects(samples))
+            self._effects.append(unit_effects(world, samples))
             self._dense.append(samples.score_M)  # no table has an effect yet
             ids_FM = np.where(samples.ids_missing_MF, -1, samples.ids_MF).T
             groups = [np.unique(ids_M, return_inverse=True, return_counts=True)[1:] for ids_M in ids_FM]

@@ -199,7 +199,8 @@ class World:
         self._key = np.uint64(derive(seed, "synth", "rows"))
         self._label_key = derive(seed, "synth", "labels")
         self._nodes_N, self._blocks_B, self._buckets = _nodes(law, tied)
-        self._tables_F = self._nodes_N[len(law.latents) :]
+        self.tables_F = self._nodes_N[len(law.latents) :]
+        """``click_draws.NODE`` of each table."""
         self._knots_Q = np.array((*law.normals, _LARGEST_NORMAL))
         fields = [(each.table, each.load, each.missing_frac, each.effect) for each in law.integers]
         self._integers_I = np.array(fields, dtype=click_draws.INTEGER)
@@ -211,9 +212,9 @@ class World:
         values_MI, missing_MI, score_M = np.empty((num, NUM_DENSE)), np.empty((num, NUM_DENSE), np.bool_), np.empty(num)
         click_draws.draw_integers(
             *(self._key, start, self._integers_I, self._knots_Q, self._values_IQ),
-            *(self._tables_F, ids_MF, ids_missing_MF, values_MI, missing_MI, score_M),
+            *(self.tables_F, ids_MF, ids_missing_MF, values_MI, missing_MI, score_M),
         )
-        click_draws.add_effects(self._tables_F, self._taper, ids_MF, ids_missing_MF, score_M)
+        click_draws.add_effects(self.tables_F, self._taper, ids_MF, ids_missing_MF, score_M)
         integers_MI = np.sign(values_MI) * np.rint(np.expm1(np.abs(values_MI)))
         return Samples(
             np.arange(start, start + num) / self._rows,
@@ -238,17 +239,6 @@ class World:
         """A float64 in [0, 1) for each sample: a sample is positive if this number is below its click probability."""
         bits_M = words(self._label_key, np.arange(start, start + num, dtype=np.uint64)) >> np.uint64(11)
         return bits_M.astype(np.float64) * 2.0**-53
-
-    def unit_effects(self, samples: Samples) -> Floats:
-        """The effect of the id of each sample and table, at standard deviation 1 and without taper: (M, F)."""
-        effects_FM = np.zeros(samples.ids_MF.T.shape)
-        for table, effects_M in enumerate(effects_FM):
-            own_1 = self._tables_F[table : table + 1].copy()
-            own_1["effect"] = 1.0
-            column = slice(table, table + 1)
-            ids_M1, missing_M1 = samples.ids_MF[:, column].copy(), samples.ids_missing_MF[:, column].copy()
-            click_draws.add_effects(own_1, 0.0, ids_M1, missing_M1, effects_M)
-        return effects_FM.T
 
 
 def category_values(ids_MF: NDArray[np.int64]) -> NDArray[np.uint32]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.click_law import facts_of, mutual_information
+from benchmarks.click_law import facts_of, mutual_information, unit_effects
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, scaled_cardinalities
 from harness.core.errors import DataError
 from harness.core.placement import tracked_tables
@@ -134,7 +134,7 @@ def test_the_taper_shrinks_the_effects_of_rare_ids(kaggle: Law) -> None:
     """with a taper, an id of rank r adds (1 + r / 100) ** -taper of what it adds without to the log-odds."""
     world = World(kaggle, 20_000, 0)
     plain, tapered = world.draw(0, 20_000), World(kaggle, 20_000, 0, taper=2.0).draw(0, 20_000)
-    each_MF = world.unit_effects(plain) * [table.effect for table in kaggle.tables]
+    each_MF = unit_effects(world, plain) * [table.effect for table in kaggle.tables]
     rank_MF = plain.ids_MF % [table.ranks[-1] for table in kaggle.tables]
     expected_M = plain.score_M - (each_MF * (1 - (1 + rank_MF / 100) ** -2.0)).sum(axis=1)
     assert np.allclose(tapered.score_M, expected_M)
