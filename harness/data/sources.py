@@ -199,7 +199,7 @@ class Sidecar(BaseModel):
 
 
 def write_sidecar(content: Path, log: Path, made: Synthetic) -> None:
-    """Write the sidecar of ``log``, whose bytes ``content`` holds. Raises DataError, StoreError if that or it fails."""
+    """Write the sidecar of ``log``, whose bytes ``content`` holds. Raises DataError, StoreError."""
     source = SourceReader(content, lambda _: None).whole()
     sidecar = Sidecar(num_bytes=source.num_bytes, xxh3=source.xxh3, synthetic=made)
     write_text(log.with_name(log.name + SUFFIX), sidecar.model_dump_json(indent=1) + "\n")
