@@ -17,7 +17,7 @@ from harness.config.experiment import Experiment, load_config, load_each, load_e
 from harness.config.model import Config
 from harness.core.errors import ConfigError, HarnessError, PointKept, RunStopped
 from harness.core.strategies import STRATEGIES
-from harness.grid.experiments import check_grid, is_finished, opened_grid, opened_run
+from harness.grid.experiments import check_grid, opened_grid, opened_run
 from harness.grid.process import Outcome, is_done
 from harness.grid.runner import CellPool, LocalPool
 from harness.grid.worker import run_assembled
@@ -31,8 +31,7 @@ def train(options: argparse.Namespace) -> int:
     """
     config = load_variant(options.config, options.overrides)
     _find_inputs(config)
-    if options.afresh or not is_finished(config):
-        _say_if_compiling()
+    _say_if_compiling()
     with opened_run(config, afresh=options.afresh) as one:
         if one.is_done:
             console.note(f"{one.run_dir}: this run is finished already; its results follow")

@@ -4,7 +4,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,11 @@ from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import StoreError, UserError
 from harness.core.events import Finished
-from harness.data.records import read_meta
-from harness.files import held, read_json, write_text
+from harness.files import held, write_text
 from harness.grid.process import Outcome, is_done
 from harness.grid.runner import CellPool, GridView, run_cells
 from harness.processes.stop import StopRequest
-from harness.record.code import code_of, current_code, difference_of, request_of
+from harness.record.code import difference_of
 from harness.record.folder import (
     OtherRun,
     State,
@@ -66,17 +65,6 @@ class OpenRun:
             return assemble.run(self.config, self.run_dir, on_status=on_status, resumes=True, stop=stop)
 
 
-def is_finished(config: Config) -> bool:
-    """Whether the run's folder holds it, finished, as its env.json says: without the imports of a run."""
-    run = RunDir(Path(config.out))
-    with suppress(UserError, OSError):
-        if run.done.exists():
-            env, code = read_json(run.env), code_of(run.path)
-            is_same = env.get("request") == request_of(config, read_meta(Path(config.data.path)).digest)
-            return is_same and code is not None and code.fingerprint == current_code().fingerprint
-    return False
-
-
 @contextmanager
 def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
     """Check a run and lock its folder for the time of the block. If the run is done, its files are verified instead.
@@ -88,20 +76,19 @@ def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
     holds other files, another run, a run of this config by other code, a run that trained to its end and failed there,
     or a damaged finished run, or if another process writes to it.
     """
-    run_dir = Path(config.out)
-    if not afresh and is_finished(config):
-        yield _verified(config)
-        return
     from harness.run import assemble
     from harness.run.spec import cell_hash, check
 
+    run_dir = Path(config.out)
     for line in check(config):
         _log.warning("note: %s", line)
     digest = cell_hash(config)
     if afresh:
         discard_run(run_dir, digest)
     if _state(run_dir, config, digest) is State.DONE:
-        yield _verified(config)
+        drop_leftovers(run_dir)
+        verify(RunDir(run_dir))  # or no results follow
+        yield OpenRun(config, run_dir, is_done=True)
         return
     if assemble.starts_processes(config):
         assemble.prepare_fork_server()
@@ -111,14 +98,6 @@ def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
             what = f"failed ({failure})" if failure else "was interrupted"
             _log.info("%s: this run %s; it starts afresh", run_dir, what)
         yield OpenRun(config, path, is_done=False)
-
-
-def _verified(config: Config) -> OpenRun:
-    """The finished run of ``config``, after a check that its files are what it wrote. Raises StoreError."""
-    run_dir = Path(config.out)
-    drop_leftovers(run_dir)
-    verify(RunDir(run_dir))  # or no results follow
-    return OpenRun(config, run_dir, is_done=True)
 
 
 def _state(run_dir: Path, config: Config, digest: str) -> State:

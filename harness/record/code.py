@@ -15,7 +15,6 @@ A process that was not forked from the one that named a result refuses to comput
 """
 
 import hashlib
-import json
 import os
 import platform
 import shlex
@@ -32,10 +31,8 @@ from typing import Any
 
 from harness import sources
 from harness.config import plugins
-from harness.config.keys import NO_SETTING
-from harness.config.model import Config
 from harness.core.errors import ConfigError, StoreError
-from harness.files import new_digest, read_json
+from harness.files import read_json
 from harness.record.rundir import RunDir
 
 _ROOT = Path(sources.PACKAGE).parent
@@ -124,18 +121,6 @@ def refuse_other_code(expected: Code, who: str) -> None:
         )
 
 
-def request_of(config: Config, data_digest: str) -> str:
-    """Hash (16 hex digits) of what was asked for: settings that affect results, the content of data and trace, the CPU.
-
-    With the same code it determines the result, so a finished run is recognised without the imports of a run, which
-    take seconds. Backend ``auto`` depends on the CPU. Raises OSError if the trace cannot be read.
-    """
-    settings = config.model_dump(mode="json", exclude=NO_SETTING) | {"engine": config.engine}
-    trace = "" if config.trace.path is None else new_digest(Path(config.trace.path).read_bytes()).hexdigest()
-    text = json.dumps([settings, data_digest, trace, _cpu_name()], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
 def script_code() -> Code:
     """The code of the program that this process runs: all own modules that it has imported until now."""
     files = {Path(file).resolve() for file in sources.own_modules(of_project=True).values()}
@@ -183,13 +168,12 @@ def environment(
     data: Mapping[str, Any] | None = None,
     trace: Mapping[str, Any] | None = None,
     code: Code | None = None,
-    request: str | None = None,
     command: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """The content of env.json as plain JSON types; unknown is null.
 
     ``backend``: the dense network's. ``data``, ``trace``: facts about the click log and the failure trace. ``code``: by
-    default that of a run. ``request``: :func:`request_of` it. ``command``: by default sys.argv.
+    default that of a run. ``command``: by default sys.argv.
     """
     return {
         "time": utc_now().isoformat(timespec="seconds"),
@@ -198,7 +182,6 @@ def environment(
         **{package: _version(package) for package in _PACKAGES},
         "git": _git_state(),
         "code": (code or current_code()).to_json(),
-        "request": request,
         "num_threads": num_threads,
         "cpu": _cpu_name() or platform.processor() or None,
         "backend": backend,

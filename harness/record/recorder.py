@@ -24,7 +24,7 @@ from harness.record.rundir import RunDir, prepare, reopen, write_reason, write_s
 class Recorder:
     """Writes the record of one run, from config.yaml to DONE or error.txt (``harness.record.rundir``).
 
-    ``facts``: ``data``, ``trace``, ``request`` and ``command`` of env.json (``harness.record.code.environment``).
+    ``facts``: ``data``, ``trace`` and ``command`` of env.json (``harness.record.code.environment``).
     ``since``: the position in ``events.jsonl`` from which a resumed run goes on; later events are cut off. A context
     manager: the run has failed unless :meth:`done` was called in the block, and an exception that leaves it is recorded
     as the reason.

@@ -31,7 +31,7 @@ from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
 from harness.model.models import Footprint, footprint
 from harness.model.network import make_share_trainer
-from harness.record.code import current_code, request_of
+from harness.record.code import current_code
 from harness.record.rundir import RunDir, read_env, read_whole_config
 from harness.recovery.kinds import RunFacts
 from harness.recovery.recoveries import RECOVERIES, all_kinds, check_declared
@@ -241,7 +241,7 @@ class RunSpec:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Facts about the click log, the trace and what was asked for, for env.json, as plain JSON types.
+        """Facts about the click log and the trace, for env.json, as plain JSON types.
 
         ``split``: the sets in one line. ``synthetic`` is None for real logs, ``trace`` is None without a trace.
         """
@@ -253,7 +253,7 @@ class RunSpec:
             "synthetic": meta.synthetic.model_dump() if meta.synthetic else None,
             "split": meta.split_text,
         }
-        return {"data": data, "trace": trace_facts(self.config), "request": request_of(self.given, meta.digest)}
+        return {"data": data, "trace": trace_facts(self.config)}
 
     @property
     def num_rows(self) -> int:

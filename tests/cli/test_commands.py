@@ -62,11 +62,10 @@ def test_a_file_of_the_repository_is_found_from_elsewhere(cli: Cli) -> None:
 
 
 def test_a_finished_run_is_shown_without_the_imports_of_a_run(cli: Cli, finished: Path) -> None:
-    """Law: `show` and `train` of a finished run import no torch, numba, pandas or scipy, so they take a second."""
+    """Law: `show` of a finished run imports no torch, numba, pandas or scipy, so it takes a second."""
     shutil.copytree(finished, "out")
-    commands = ["show out", "train one.yaml strategy.name=none out=out"]
-    shown = _said_without_imports(commands, "torch", "numba", "pandas", "scipy")
-    assert shown.stdout.count(": none on local, seed 0, ") == 2
+    shown = _said_without_imports(["show out"], "torch", "numba", "pandas", "scipy")
+    assert shown.stdout.count(": none on local, seed 0, ") == 1
     assert shown.stdout.splitlines()[-1] == "0 []", shown.stderr
 
 
@@ -425,7 +424,7 @@ def test_results_of_other_code_are_named_and_not_taken(cli: Cli, monkeypatch: py
     now = current_code()
     edited = replace(now, sources={**now.sources, "harness/core/strategies.py": "edited"})
     with monkeypatch.context() as patch:
-        for module in ("record.code", "run.spec", "grid.experiments"):
+        for module in ("record.code", "run.spec"):
             patch.setattr(f"harness.{module}.current_code", lambda: edited)
         assert cli(*words, "--dry-run").out.startswith("to do  ")
         anew = cli(*words)
