@@ -170,7 +170,7 @@ def opened_grid(experiments: Sequence[Experiment], pool: CellPool, *, afresh: bo
 
 def check_grid(experiment: Experiment) -> None:
     """Log what a user may not expect of the cells. Raises UserError, one line per distinct mistake."""
-    from harness.run.spec import cells_of_other_backend, check
+    from harness.run.spec import check
 
     mistakes: dict[str, None] = {}
     remarks: dict[str, None] = {}
@@ -181,38 +181,28 @@ def check_grid(experiment: Experiment) -> None:
             mistakes[str(error)] = None
     if mistakes:
         raise UserError("\n".join(mistakes))
-    others = (cells_of_other_backend(experiment.cells), _of_other_code(experiment), _other_runs(experiment))
-    for line in (*(f"note: {remark}" for remark in remarks), *filter(None, others)):
+    for line in (*(f"note: {remark}" for remark in remarks), *_finished_beside(experiment)):
         _log.warning("%s", line)
 
 
-def _of_other_code(experiment: Experiment) -> str | None:
-    """A line on cells that are not done, but have a finished run of other code or data; None without one."""
-    done = {run.name.rpartition("-")[0]: run for run in _finished(experiment)}
-    again = [done[name] for cell in experiment.cells if (name := cell.run_dir.name.rpartition("-")[0]) in done]
-    again = [run for run in again if run.name not in {cell.run_dir.name for cell in experiment.cells}]
-    if not again:
-        return None
-    why = difference_of(again[0]) or "other data or settings"
-    runs = "1 finished run is" if len(again) == 1 else f"{len(again)} finished runs are"
-    return f"{experiment.out}: {runs} of other code, plugins included, and computed anew beside: {again[0].name}: {why}"
+def _finished_beside(experiment: Experiment) -> Iterator[str]:
+    """Lines on finished runs in the grid's folder that are no cells: of other code, to be run anew, and others."""
 
+    def setting(run_dir: Path) -> str:
+        return run_dir.name.rpartition("-")[0]  # without the hash of the code
 
-def _finished(experiment: Experiment) -> list[Path]:
-    """The finished runs in the experiment's folder; of one cell that of the present code is last."""
-    names = {cell.run_dir.name for cell in experiment.cells}
-    runs = [done.parent for done in experiment.out.glob("*/DONE")]
-    return sorted(runs, key=lambda run: (run.name in names, run.name))
-
-
-def _other_runs(experiment: Experiment) -> str | None:
-    """A line on finished runs in the grid's folder that are no cells, by this code or another; None without one."""
-    own = {cell.run_dir.name.rpartition("-")[0] for cell in experiment.cells}
-    others = [run.name for run in _finished(experiment) if run.name.rpartition("-")[0] not in own]
-    if not others:
-        return None
-    number = f"{len(others)} finished run{'s' * (len(others) > 1)}"
-    return f"{experiment.out}: tables also show {number} of other settings, or of a former version ({others[0]}, …)"
+    cells = {setting(cell.run_dir): cell.run_dir.name for cell in experiment.cells}
+    runs = sorted(done.parent for done in experiment.out.glob("*/DONE"))
+    names = {run.name for run in runs}
+    again = {setting(run): run for run in runs if setting(run) in cells and cells[setting(run)] not in names}
+    if again:
+        number = "1 finished run is" if len(again) == 1 else f"{len(again)} finished runs are"
+        first = min(again.values())
+        why = f"computed anew beside: {first.name}: {difference_of(first)}"
+        yield f"{experiment.out}: {number} of other code, plugins included, and {why}"
+    if others := [run.name for run in runs if setting(run) not in cells]:
+        number = f"{len(others)} finished run{'s' * (len(others) > 1)}"
+        yield f"{experiment.out}: tables also show {number} of other settings, or of a former version ({others[0]}, …)"
 
 
 def prepared(experiment: Experiment) -> Experiment:

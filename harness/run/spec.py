@@ -13,7 +13,6 @@ from typing import Any
 from harness.cluster.server import RankSpec, num_copied_bytes
 from harness.config.combinations import refuse_combinations
 from harness.config.derived import host_map, job_costs
-from harness.config.experiment import Cell
 from harness.config.keys import IRRELEVANT
 from harness.config.model import BackendName, Config
 from harness.core.choices import DEFAULTS
@@ -437,29 +436,6 @@ def cell_hash(config: Config) -> str:
     key = f"{RunSpec(config).result_hash} {config.engine}"
     digest = hashlib.blake2b(key.encode(), digest_size=5).hexdigest()
     return f"{digest}-{current_code().fingerprint[:8]}"
-
-
-def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:
-    """A line about cells of backend ``auto`` that have only run to the end on the backend not chosen here.
-
-    None if there is no such cell. Raises UserError if the data or the trace cannot be read.
-    """
-    found: list[tuple[Path, BackendName, BackendName]] = []
-    for cell in cells:
-        if cell.config.trainer.backend != "auto" or cell.run_dir.exists():
-            continue
-        chosen = choose_backend(cell.config.trainer, cell.config.model.name)
-        other: BackendName = "torch" if chosen == "compiled" else "compiled"
-        run_dir = cell.run_dir.with_name(f"{cell.slug}-{cell_hash(with_backend(cell.config, other))}")
-        if RunDir(run_dir).done.exists():
-            found.append((run_dir, other, chosen))
-    if not found:
-        return None
-    run_dir, other, chosen = found[0]
-    return (
-        f"{len(found)} of these cells ran with trainer.backend={other} (see {run_dir}); on this machine auto chooses "
-        f"{chosen}, which rounds differently, so they run anew; trainer.backend={other} keeps the former results"
-    )
 
 
 def check(config: Config) -> list[str]:

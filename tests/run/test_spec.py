@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from harness.config.experiment import load_experiment
 from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.kernels import products
 from harness.record.rundir import RunDir, read_config
-from harness.run.spec import RunSpec, cell_hash, cells_of_other_backend, check
+from harness.run.spec import RunSpec, cell_hash, check
 from tests.runs import changed, run, saving_every
 
 
@@ -47,29 +46,6 @@ def test_the_trainer_alone_asks_for_a_cuda_device(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"^trainer\.device: expected a CUDA device for cuda, .*; use cpu$"):
         run(config, tmp_path / "run")
-
-
-def test_a_grid_says_why_cells_run_anew(click_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where ``auto`` now chooses another backend, cells have other folders, and a line names both backends."""
-    file = tmp_path / "grid.yaml"
-    grids = "grids: [{strategy.name: [none, partial]}]"
-    file.write_text(f"out: {tmp_path / 'out'}\ndata: {{path: {click_data}}}\n{grids}\n")
-    monkeypatch.setattr(products, "AVAILABLE", False)
-    before = load_experiment(file, cell_hash=cell_hash).cells
-    assert cells_of_other_backend(before) is None
-    before[0].run_dir.mkdir(parents=True)
-    monkeypatch.setattr(products, "AVAILABLE", True)
-    after = load_experiment(file, cell_hash=cell_hash).cells
-    assert not {cell.run_dir for cell in before} & {cell.run_dir for cell in after}
-    assert cells_of_other_backend(after) is None, "it has no result yet"
-    RunDir(before[0].run_dir).done.touch()
-    line = cells_of_other_backend(after)
-    assert line is not None
-    assert line.startswith(f"1 of these cells ran with trainer.backend=torch (see {before[0].run_dir}); ")
-    assert "auto chooses compiled" in line
-    kept = load_experiment(file, ["trainer.backend=torch"], cell_hash=cell_hash).cells
-    assert [cell.run_dir for cell in kept] == [cell.run_dir for cell in before]
-    assert cells_of_other_backend(kept) is None
 
 
 def test_contents_stand_in_the_record(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
