@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -16,7 +16,6 @@ from harness.core.events import Finished
 from harness.files import read_file
 from harness.grid import worker
 from harness.grid.worker import RunCell
-from harness.processes.fork_server import states
 from harness.processes.forked import ForkedProcess, HostLost
 from harness.processes.spawn import fork_server
 from harness.record.code import current_code
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 40.0  # for fork servers that die
 _REAP_S = 10.0  # between SIGKILL, or the end of the pipe, and the end of a process
-_STOPPED_S = 60.0  # for which a cell may be stopped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +63,10 @@ class CellProcess:
     def __init__(self, cell: Cell, process: ForkedProcess, pipe: Connection) -> None:
         self.cell = cell
         self.pipe = pipe
-        self._process = process
+        self.process = process
         self._began_s = time.monotonic()
         self._result: Finished | RunStopped | str | None = None
         self._is_asked_to_stop = False
-        self._stopped_since_s: float | None = None
-        self._why = ""  # this process has killed the cell's
 
     def receive(self) -> "RunStatus | None":
         """The next status that the cell sent; None for its result, which is kept. Raises EOFError at the pipe's end."""
@@ -86,21 +82,7 @@ class CellProcess:
     def ask_to_stop(self) -> None:
         """Ask the cell to leave a resume point at its next boundary between two steps, and to end."""
         self._is_asked_to_stop = True
-        self._process.send(signal.SIGTERM)
-
-    def end_if_stopped(self, now_s: float) -> None:
-        """Kill the cell's process if a signal (SIGSTOP) has held it stopped for ``_STOPPED_S``.
-
-        ``now_s``: a clock that stands still while the grid's process is stopped. Ctrl-Z stops both processes, so the
-        cell's process survives it.
-        """
-        if states(self._process.pid, "stat") != {"T"}:
-            self._stopped_since_s = None
-        elif self._stopped_since_s is None:
-            self._stopped_since_s = now_s
-        elif now_s - self._stopped_since_s > _STOPPED_S:
-            self._why = f"the cell's process (pid {self._process.pid}) was stopped for {_STOPPED_S:g} s, and was killed"
-            self._process.kill()
+        self.process.send(signal.SIGTERM)
 
     def outcome(self) -> Outcome:
         """Wait for the process to end and return the cell's outcome; a crash is written to the cell's error.txt.
@@ -127,50 +109,42 @@ class CellProcess:
             words = str(error or "asked to stop before it began")
             return Outcome(cell=self.cell, status="stopped", seconds=seconds, error=words)
         if not isinstance(error, str):
-            error = self._why or lost or _crash(self.cell.run_dir, exit_code)
+            error = lost or _crash(self.cell.run_dir, exit_code)
             if not (is_written or lost):
                 write_reason(self.cell.run_dir, error)
         return Outcome(cell=self.cell, status="failed", seconds=seconds, error=error)
 
     def _exit_code(self) -> int | str:
         """The exit code of the process, or a sentence on why there is none. Kills a process that does not end."""
-        self._process.join(_REAP_S)
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join(_REAP_S)
-        code = self._process.exitcode
-        if code == -signal.SIGKILL and self._process.server.lost:
-            return self._process.server.lost
+        self.process.join(_REAP_S)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join(_REAP_S)
+        code = self.process.exitcode
+        if code == -signal.SIGKILL and self.process.server.lost:
+            return self.process.server.lost
         return f"it did not end within {_REAP_S:g} s of SIGKILL" if code is None else code
 
 
-class CellStarter:
-    """Forks the processes of cells from one fork server, which has imported torch, and can kill them all."""
+def start(run_cell: RunCell, cell: Cell) -> CellProcess:
+    """Start ``cell``, by the fork server. Its process ends when this process or the fork server ends, even by SIGKILL.
 
-    def __init__(self, run_cell: RunCell) -> None:
-        self._run_cell = run_cell
-        self._processes: list[ForkedProcess] = []
+    Raises StoreError if its folder cannot be used, RunFailed if its process cannot be started.
+    """
+    with system_errors(cell.run_dir):
+        cell.run_dir.mkdir(exist_ok=True)  # not what is above it: where that is gone, the grid was moved
+    ours, theirs = Pipe(duplex=False)
+    assert isinstance(ours, Connection)
+    with theirs:
+        return CellProcess(cell, _forked(worker.main, run_cell, cell, theirs, current_code()), ours)
 
-    def start(self, cell: Cell) -> CellProcess:
-        """Start ``cell``. Its process ends when this process or the fork server ends, even by SIGKILL.
 
-        Raises StoreError if its folder cannot be used, RunFailed if its process cannot be started.
-        """
-        with system_errors(cell.run_dir):
-            cell.run_dir.mkdir(exist_ok=True)  # not what is above it: where that is gone, the grid was moved
-        ours, theirs = Pipe(duplex=False)
-        assert isinstance(ours, Connection)
-        with theirs:
-            process = _forked(worker.main, self._run_cell, cell, theirs, current_code())
-        self._processes = [*(one for one in self._processes if one.exitcode is None), process]
-        return CellProcess(cell, process, ours)
-
-    def end_all(self) -> None:
-        """Kill every running cell, and wait at most 10 s for each to end. The ranks of a cell end with it."""
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.join(_REAP_S)
+def end_all(running: Sequence[CellProcess]) -> None:
+    """Kill running cells, and wait at most 10 s for each to end. The ranks of a cell end with it."""
+    for one in running:
+        one.process.kill()
+    for one in running:
+        one.process.join(_REAP_S)
 
 
 def _forked(main: Callable[..., None], *args: Any) -> ForkedProcess:

@@ -11,18 +11,14 @@ from functools import partial
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Protocol
 
-from harness.cluster.deadlines import ListeningClock
 from harness.config.experiment import Cell
 from harness.core.errors import RunFailed, RunStopped, StoreError
-from harness.grid.process import CellProcess, CellStarter, Outcome, is_done
+from harness.grid.process import CellProcess, Outcome, end_all, is_done, start
 from harness.grid.worker import RunCell
 from harness.processes.stop import StopRequest
 
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
-
-
-_LOOK_S = 1.0  # how often the runner looks whether a cell is stopped
 
 
 class GridView(Protocol):
@@ -110,43 +106,41 @@ class LocalPool:
     def run(self, cells: Sequence[Cell], view: GridView, *, stop: StopRequest | None) -> Generator[Outcome, None, None]:
         waiting, running = deque(cells), list[CellProcess]()
         slots = partial(_slots, self._jobs)
-        starter, clock = CellStarter(self._run_cell), ListeningClock(_LOOK_S)
         try:
             while waiting or running:
                 room = self._jobs or _num_cores()  # now, as of the slots: the affinity may change
                 while waiting and sum(slots(one.cell) for one in running) + slots(waiting[0]) <= room:
                     cell = waiting.popleft()
                     try:
-                        running.append(starter.start(cell))
+                        running.append(start(self._run_cell, cell))
                     except (StoreError, RunFailed) as error:
                         yield Outcome(cell=cell, status="failed", error=str(error))
                     else:
                         view.started(cell)
-                yield from _receive(running, view, stop)
-                now_s = clock.read()
-                for one in running:
-                    one.end_if_stopped(now_s)
+                if running:
+                    yield from _receive(running, view, stop)
                 if stop is not None and stop.is_set:
                     for one in running:
                         one.ask_to_stop()
                     waiting.clear()
                     stop = None
         finally:
-            starter.end_all()
+            end_all(running)
 
 
 def _receive(running: list[CellProcess], view: GridView, stop: StopRequest | None) -> Iterator[Outcome]:
-    """Wait at most ``_LOOK_S`` for messages of cells or the request to stop; pass statuses to ``view``.
+    """Wait for messages of cells or the request to stop; pass statuses to ``view``.
 
     Yields the outcome of each cell that has ended, and removes the cell from ``running``.
     """
-    ready = wait([*(one.pipe for one in running), *([] if stop is None else [stop.fileno()])], _LOOK_S)
+    ready = wait([*(one.pipe for one in running), *([] if stop is None else [stop.fileno()])])
     for one in [one for one in running if one.pipe in ready]:
         try:
             status = one.receive()
         except EOFError:
+            outcome = one.outcome()
             running.remove(one)
-            yield one.outcome()
+            yield outcome
         else:
             if status is not None:
                 view.status(one.cell, status)
