@@ -42,7 +42,7 @@ from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from harness.run.resume_points import point_to_go_on_from
 from harness.run.spec import RunSpec
-from harness.run.trainer import train, with_code, with_data
+from harness.run.trainer import train, with_same_inputs
 from harness.store import FileRecord, ResumeFolder, ResumePoint, Store, without_writer
 from harness.store.stores import STORES
 from harness.wandb.exporter import followed
@@ -244,8 +244,8 @@ class _Run:
     def _on_rpc(self) -> Supervisor:
         config = self.spec.config
         _check_interface(config.cluster)
-        job = partial(with_data, config.data.path, self.spec.dataset.digest, self._job())
-        job = partial(with_code, current_code(), job)
+        inputs = {"code": current_code(), "path": config.data.path, "digest": self.spec.dataset.digest}
+        job = partial(with_same_inputs, self._job(), **inputs)
         carried_out = self.point.supervisor["carried_out"] if self.point else ()
         hosts, nodes = self.spec.hosts_after(carried_out), self.spec.nodes_after(carried_out)
         rank_spec = self.spec.rank_spec(self.store)

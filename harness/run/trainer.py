@@ -25,7 +25,7 @@ from harness.core.errors import ConfigError, DataError, RankLost, RunFailed
 from harness.core.events import Evaluated, Finished
 from harness.core.faults import FaultTime
 from harness.core.lookup import BatchPlan
-from harness.core.plans import CHIEF, Progress, Rank, SavePlan
+from harness.core.plans import CHIEF, Progress, SavePlan
 from harness.data.records import read_meta, verify
 from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import Quality, measure
@@ -80,32 +80,29 @@ def train(
             torch.use_deterministic_algorithms(before[1])
 
 
-def with_code(
-    code: Code, job: Callable[[Cluster, SupervisorClient], None], cluster: Cluster, supervisor: SupervisorClient
-) -> None:
-    """Run ``job(cluster, supervisor)`` if this process has the supervisor's ``code``; else raise ConfigError."""
-    refuse_other_code(code, CHIEF)
-    job(cluster, supervisor)
-
-
-def with_data(
-    path: str,
-    digest: str,
+def with_same_inputs(
     job: Callable[[Cluster, SupervisorClient], None],
     cluster: Cluster,
     supervisor: SupervisorClient,
+    *,
+    code: Code,
+    path: str,
+    digest: str,
 ) -> None:
-    """Run ``job(cluster, supervisor)`` after a check that ``path`` on this host holds the data with this digest.
+    """Run ``job(cluster, supervisor)`` if this process has the ``code``, and ``path`` the data, of the supervisor.
 
-    The supervisor has checked its own copy, which may be on another host. The check reads all records, as
-    :func:`harness.data.records.verify` does. Raises DataError.
+    Raises ConfigError, DataError.
     """
-    refuse_other_data(Path(path), digest, CHIEF)
+    refuse_other_code(code, CHIEF)
+    refuse_other_data(Path(path), digest)
     job(cluster, supervisor)
 
 
-def refuse_other_data(folder: Path, digest: str, rank: Rank) -> None:
-    """Raise DataError, which names ``rank`` and its host, unless ``folder`` holds the data with this digest."""
+def refuse_other_data(folder: Path, digest: str) -> None:
+    """Raise DataError, which names this host, unless ``folder`` holds the data with this digest. Reads all records.
+
+    The supervisor has checked its own copy, which may be on another host.
+    """
     try:
         meta = read_meta(folder)
         if meta.digest == digest:
@@ -115,7 +112,7 @@ def refuse_other_data(folder: Path, digest: str, rank: Rank) -> None:
         why = str(error)
     raise DataError(
         f"data.path: expected the supervisor's data (digest {digest}) in {folder.absolute()} on {socket.gethostname()} "
-        f"of {rank}: {why}"
+        f"of {CHIEF}: {why}"
     )
 
 

@@ -117,15 +117,15 @@ def test_other_data_at_the_trainer_are_one_line(click_data: Path, tmp_path: Path
     with pytest.raises(
         DataError, match=rf"^data.path: expected the supervisor's data \(digest {digest}\) in {folder} on"
     ):
-        refuse_other_data(folder, digest, "trainer0")
+        refuse_other_data(folder, digest)
     shutil.copytree(click_data, folder)
-    refuse_other_data(folder, digest, "trainer0")
+    refuse_other_data(folder, digest)
     with pytest.raises(DataError, match=rf"of trainer0: got data of digest {digest}$"):
-        refuse_other_data(folder, "0" * 32, "trainer0")
+        refuse_other_data(folder, "0" * 32)
     with (folder / RECORDS_NAME).open("r+b") as file:
         file.write(b"\x01\x02\x03")
     with pytest.raises(DataError, match=r"of trainer0: .*damaged: expected digest") as caught:
-        refuse_other_data(folder, digest, "trainer0")
+        refuse_other_data(folder, digest)
     assert "\n" not in str(caught.value)
 
 
