@@ -72,14 +72,15 @@ def grid(
     load_plugins(requested([path], overrides))
     from harness.config.experiment import load_experiment
     from harness.grid.experiments import check_grid, opened_grid
-    from harness.grid.runner import LocalPool, SilentView
+    from harness.grid.runner import LocalPool, SilentView, run_cells
     from harness.grid.worker import run_assembled
     from harness.run.spec import cell_hash
 
     found = load_experiment(path, overrides, cell_hash=cell_hash)
     check_grid(found)
-    with opened_grid([found], LocalPool(run_assembled, jobs), afresh=afresh) as one:
-        return one.run(view or SilentView())
+    pool = LocalPool(run_assembled, jobs)
+    with opened_grid([found], pool, afresh=afresh) as cells:
+        return run_cells(cells, pool, view or SilentView())
 
 
 def load_plugins(names: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from harness.core.errors import ConfigError, HarnessError, PointKept, RunStopped
 from harness.core.strategies import STRATEGIES
 from harness.grid.experiments import check_grid, opened_grid, opened_run
 from harness.grid.process import Outcome, is_done
-from harness.grid.runner import CellPool, LocalPool
+from harness.grid.runner import CellPool, LocalPool, run_cells
 from harness.grid.worker import run_assembled
 from harness.record.folder import has_resume_point, refuse_no_grid
 
@@ -143,12 +143,12 @@ def run_experiments(
     ``grace_s``: seconds that running cells have to stop after a signal. Online grids are then sent to wandb again.
     Returns an exit code. Raises UserError; RunStopped if a signal left cells unfinished.
     """
-    with opened_grid(experiments, pool, afresh=afresh) as one:
-        with progress.grid_progress(one.cells) as view, interrupts.stoppable(grace_s) as stop:
-            outcomes = one.run(view, stop)
+    with opened_grid(experiments, pool, afresh=afresh) as cells:
+        with progress.grid_progress(cells) as view, interrupts.stoppable(grace_s) as stop:
+            outcomes = run_cells(cells, pool, view, stop=stop)
         counts = Counter(outcome.status for outcome in outcomes)
-        cells = f"{len(outcomes)} cell{'s' * (len(outcomes) != 1)}"
-        words = f"{cells}: {counts['done']} run, {counts['skipped']} done before, {counts['failed']} failed"
+        number = f"{len(outcomes)} cell{'s' * (len(outcomes) != 1)}"
+        words = f"{number}: {counts['done']} run, {counts['skipped']} done before, {counts['failed']} failed"
         words += f", {counts['damaged']} damaged" if counts["damaged"] else ""
         console.note(words)
         if show is not None and counts["failed"] < len(outcomes):

@@ -17,8 +17,8 @@ from harness.config.yaml_file import to_yaml
 from harness.core.errors import StoreError, UserError
 from harness.core.events import Finished
 from harness.files import held, write_text
-from harness.grid.process import Outcome, is_done
-from harness.grid.runner import CellPool, GridView, run_cells
+from harness.grid.process import is_done
+from harness.grid.runner import CellPool
 from harness.processes.stop import StopRequest
 from harness.record.code import difference_of
 from harness.record.folder import (
@@ -33,7 +33,7 @@ from harness.record.folder import (
     is_same_config,
     reason_kept,
 )
-from harness.record.rundir import RunDir, damage_of, differing_keys, read_config, verify
+from harness.record.rundir import RunDir, differing_keys, read_config, verify
 from harness.wandb.server import server_problem, server_url
 
 if TYPE_CHECKING:
@@ -121,31 +121,9 @@ def _state(run_dir: Path, config: Config, digest: str) -> State:
 _HEADING = "# The experiment with the overrides of the command line applied; `run.py grid` reads this file.\n"
 
 
-@dataclass(frozen=True)
-class OpenGrid:
-    """The cells of experiments whose folders are locked."""
-
-    cells: Sequence[Cell]
-    pool: CellPool
-
-    def run(self, view: GridView, stop: StopRequest | None = None) -> list[Outcome]:
-        """Run the cells that are not done, verify the files of all, and return one outcome a cell, in order.
-
-        Raises as :func:`run_cells`.
-        """
-        outcomes = run_cells(self.cells, self.pool, view, stop=stop)
-        return [_checked(outcome) for outcome in outcomes]
-
-
-def _checked(outcome: Outcome) -> Outcome:
-    if outcome.status == "failed" or not (damage := damage_of(RunDir(outcome.cell.run_dir))):
-        return outcome
-    return replace(outcome, status="damaged", error=damage)
-
-
 @contextmanager
-def opened_grid(experiments: Sequence[Experiment], pool: CellPool, *, afresh: bool = False) -> Iterator[OpenGrid]:
-    """Lock the folders of experiments for the time of the block, and write grid.yaml there.
+def opened_grid(experiments: Sequence[Experiment], pool: CellPool, *, afresh: bool = False) -> Iterator[Sequence[Cell]]:
+    """Lock the folders of experiments for the time of the block, and write grid.yaml there; yields all cells.
 
     If a cell is not done, all cells get a wandb group. ``afresh``: the cells' runs, finished or not, are removed first.
     Raises UserError if a folder cannot be used, or another process writes to it.
@@ -165,7 +143,7 @@ def opened_grid(experiments: Sequence[Experiment], pool: CellPool, *, afresh: bo
             discard_run(cell.run_dir, cell.hash)
         if resumable := sum(has_resume_point(cell.run_dir) for cell in cells if not is_done(cell)):
             _log.info("%d unfinished cell%s with a resume point: to be resumed", resumable, "s" * (resumable > 1))
-        yield OpenGrid(cells, pool)
+        yield cells
 
 
 def check_grid(experiment: Experiment) -> None:

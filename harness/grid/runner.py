@@ -7,6 +7,7 @@ import os
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Protocol
@@ -16,6 +17,7 @@ from harness.core.errors import RunFailed, RunStopped, StoreError
 from harness.grid.process import CellProcess, Outcome, end_all, is_done, start
 from harness.grid.worker import RunCell
 from harness.processes.stop import StopRequest
+from harness.record.rundir import RunDir, verify
 
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
@@ -62,9 +64,9 @@ def run_cells(
     *,
     stop: StopRequest | None = None,
 ) -> list[Outcome]:
-    """Run in ``pool`` every cell that is not done; returns one outcome per cell, in the order of ``cells``.
+    """Run in ``pool`` every cell that is not done, and verify the files of all that are.
 
-    ``stop``: once it is set, no further cell starts.
+    Returns one outcome per cell, in the order of ``cells``. ``stop``: once it is set, no further cell starts.
 
     Raises:
         StoreError: before any cell starts, a cell's folder holds files that are not of its run.
@@ -83,7 +85,16 @@ def run_cells(
                 view.ended(outcome)
     if any(cell.run_dir not in outcomes or outcomes[cell.run_dir].status == "stopped" for cell in cells):
         raise RunStopped(None)
-    return [outcomes[cell.run_dir] for cell in cells]
+    return [_checked(outcomes[cell.run_dir]) for cell in cells]
+
+
+def _checked(outcome: Outcome) -> Outcome:
+    if outcome.status != "failed":
+        try:
+            verify(RunDir(outcome.cell.run_dir))
+        except StoreError as error:
+            return replace(outcome, status="damaged", error=str(error))
+    return outcome
 
 
 class LocalPool:

@@ -322,15 +322,6 @@ def kept_audit(run: RunDir) -> list[str] | None:
     return _read(run.done).get("audit") if run.done.exists() else None
 
 
-def damage_of(run: RunDir) -> str | None:
-    """The message of the error that :func:`verify` raises for a run; None if it raises none."""
-    try:
-        verify(run)
-    except StoreError as error:
-        return str(error)
-    return None
-
-
 def _read(done: Path) -> dict[str, Any]:
     """The values of DONE. Raises StoreError for anything else."""
     content = read_file(done)
