@@ -27,7 +27,6 @@ from harness.record.folder import (
     claim_grid,
     claim_run,
     discard_run,
-    drop_leftovers,
     has_resume_point,
     inspect,
     is_same_config,
@@ -86,7 +85,6 @@ def opened_run(config: Config, *, afresh: bool = False) -> Iterator[OpenRun]:
     if afresh:
         discard_run(run_dir, digest)
     if _state(run_dir, config, digest) is State.DONE:
-        drop_leftovers(run_dir)
         verify(RunDir(run_dir))  # or no results follow
         yield OpenRun(config, run_dir, is_done=True)
         return

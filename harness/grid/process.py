@@ -19,7 +19,7 @@ from harness.grid.worker import RunCell
 from harness.processes.forked import ForkedProcess, HostLost
 from harness.processes.spawn import fork_server
 from harness.record.code import current_code
-from harness.record.folder import State, drop_leftovers, inspect, system_errors
+from harness.record.folder import State, inspect, system_errors
 from harness.record.rundir import RunDir, write_reason
 from harness.sources import with_place
 
@@ -47,14 +47,11 @@ class Outcome:
 
 
 def is_done(cell: Cell) -> bool:
-    """Whether the cell's run is finished. Removes resume points and checkpoints that a finished run needs no more.
+    """Whether the cell's run is finished.
 
     Raises StoreError if the folder holds files that are not of this run, or cannot be read.
     """
-    if inspect(cell.run_dir, cell.hash) is not State.DONE:
-        return False
-    drop_leftovers(cell.run_dir)
-    return True
+    return inspect(cell.run_dir, cell.hash) is State.DONE
 
 
 class CellProcess:

@@ -16,9 +16,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from harness.core.errors import HarnessError, StoreError, UserError, shown
-from harness.files import fsync_folder, os_errors, try_lock
+from harness.files import os_errors, try_lock
 from harness.record.event_log import newest_events
-from harness.record.rundir import RunDir, read_config, write_reason
+from harness.record.rundir import RunDir, write_reason
 
 LOCK = ".lock"
 _MARK = "cpr-harness"
@@ -137,23 +137,6 @@ def has_resume_point(run_dir: Path) -> bool:
     with os_errors(f"{folder}: cannot be read"), suppress(FileNotFoundError, NotADirectoryError):
         names = os.listdir(folder)
     return any(fnmatch(name, "point-*.json") for name in names)
-
-
-def drop_leftovers(run_dir: Path) -> None:
-    """Remove from a finished run's folder what the run removes at its end, in case it was killed before.
-
-    These are its resume points, and the checkpoints if its recorded config has ``store.keep_finished=false``. Errors
-    are ignored.
-    """
-    with suppress(OSError, StoreError):  # remaining files do no harm
-        run = RunDir(run_dir)
-        left = [folder for folder in (run.resume, run.checkpoints) if folder.exists()]
-        if run.checkpoints in left and read_config(run_dir)["store"]["keep_finished"]:
-            left.remove(run.checkpoints)
-        if left:
-            fsync_folder(run_dir)  # it may have been killed before DONE's name was on disk
-        for folder in left:
-            shutil.rmtree(folder)
 
 
 def failed_at_its_end(run_dir: Path) -> str | None:

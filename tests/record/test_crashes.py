@@ -12,7 +12,6 @@ import pytest
 from harness.core.errors import StoreError
 from harness.core.events import Event, Saved
 from harness.record.event_log import EventLog
-from harness.record.folder import drop_leftovers, has_resume_point
 from harness.record.recorder import Recorder, check_environment, check_position
 from harness.record.rundir import RunDir, read_whole_config, verify
 from harness.store import FileStore, ResumeFolder, ResumePoint, read_checkpoint
@@ -120,30 +119,6 @@ def go_on(run_dir: Path, events: list[Event], point: ResumePoint) -> None:
         recorder.done()
     for name in ("resume", "checkpoints"):
         shutil.rmtree(run_dir / name, ignore_errors=True)
-
-
-def test_resume_points_go_after_the_name_of_the_result_is_on_disk(tmp_path: Path) -> None:
-    """A run is killed before the name of its DONE file is on disk; no command removes its points before it is."""
-    run_dir = tmp_path / "disk" / "run"
-    run_dir.parent.mkdir()
-    events, point = interrupted(run_dir)
-    statuses: list[str] = []
-
-    def check() -> None:
-        if (run_dir / "DONE").exists():
-            statuses.append(RunDir(disk.after("late names", tmp_path / "left") / "run").status)
-            if len(statuses) == 1:
-                raise Ended
-            assert has_resume_point(run_dir) or statuses[-1] == "done"
-
-    disk = Disk(run_dir.parent, check)
-    with suppress(Ended), disk.installed():
-        go_on(run_dir, events, point)
-    assert statuses != ["done"]
-    with disk.installed():
-        drop_leftovers(run_dir)
-    assert statuses[-1] == "done"
-    assert not has_resume_point(run_dir)
 
 
 def test_a_crash_at_any_call_of_a_run_that_goes_on_leaves_its_resume_point(tmp_path: Path) -> None:
