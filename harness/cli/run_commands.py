@@ -3,9 +3,11 @@
 # ruff: noqa: PLC0415 - torch is imported where it is needed, so that a wrong key is reported at once
 
 import argparse
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -199,15 +201,17 @@ def verify(options: argparse.Namespace) -> int:
     for number, config in enumerate(configs, start=1):
         name = config.strategy.name
         with progress.runs_progress(f"verify {name} ({number} of {len(configs)})") as on_status:
-            differences = verification.verify(config, work_dir, on_status=on_status)
+            differences = verification.verify(config, work_dir / name, on_status=on_status)
         console.say(f"{name:<12} {'DIFFERENT' if differences else 'identical'}")
         for difference in differences:
             console.say(f"  {difference}")
         if differences:
-            console.say(f"  the runs stay: {work_dir}/{name}-*")
+            console.say(f"  the runs stay: {work_dir}/{name}")
         else:
-            verification.discard(config, work_dir)
+            shutil.rmtree(work_dir / name)
         is_identical &= not differences
+    with suppress(OSError):  # not empty
+        work_dir.rmdir()
     return OK if is_identical else FAILED
 
 

@@ -1,8 +1,7 @@
 """Checks that engines and data paths compute the same bits: runs the same config on each, and compares the events."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -83,7 +82,7 @@ def variants_of(config: Config) -> tuple[Variant, ...]:
 
 def verify(
     config: Config,
-    work_dir: Path,
+    folder: Path,
     *,
     on_status: OnRunStatus | None = None,
     run: Callable[..., object] = assemble.run,
@@ -100,8 +99,8 @@ def verify(
     With ``trace.clock: wall``, overhead charged before these two makes them strike at earlier steps.
 
     Args:
-        work_dir: keeps the records of all runs, each in a folder named by strategy, engine and variant. Records of an
-            earlier call are replaced.
+        folder: keeps the records of all runs, each in a folder named by engine and variant. Records of an earlier call
+            are replaced.
         on_status: follows each run; its number is counted from 1.
         run: carries out one run.
 
@@ -111,15 +110,15 @@ def verify(
     """
     config = with_profile_of_trace(config)  # of its own trace, without the kills that are added
     RunSpec(config).validate()  # variants replace keys of which a run would refuse some
-    trace_path = _trace_path(config, work_dir)
-    trace_path.parent.mkdir(parents=True, exist_ok=True)
+    trace_path = folder / "trace.csv"
+    folder.mkdir(parents=True, exist_ok=True)
     trace_path.write_text(_trace_around_a_save(config), encoding="utf-8")
     trace = config.trace.model_copy(update={"path": str(trace_path), "law": None, "window": None, "stretch": False})
     differences: list[str] = []
     variants = variants_of(config.model_copy(update={"trace": trace}))
-    runs = _runs_of(variants)
+    runs: list[tuple[Variant, EngineName]] = [(variant, engine) for variant in variants for engine in variant.engines]
     for number, (variant, engine) in enumerate(runs, start=1):
-        run_dir = _run_dir(config, work_dir, variant, engine)
+        run_dir = folder / f"{engine}-{variant.name}"
         run_config = variant.of(config, engine, trace)
         shutil.rmtree(run_dir, ignore_errors=True)
         try:
@@ -133,7 +132,7 @@ def verify(
         has_copies = spec.keeps_replicas or spec.strategy.groups is not None
         bytes_of_replicas = {"replica_bytes", "wire_bytes"} if has_copies else set[str]()
         found = compare_records(
-            _run_dir(config, work_dir, reference, "local"),
+            folder / f"local-{reference.name}",
             run_dir,
             ignored=set() if variant is reference else {"cache", "config_hash", *bytes_of_replicas},
             moves_saves=variant.moves_saves,
@@ -141,27 +140,6 @@ def verify(
         against = _named(reference.of(config, "local", trace))
         differences += [f"{_named(run_config)}, compared with {against}: {difference}" for difference in found]
     return differences
-
-
-def discard(config: Config, work_dir: Path) -> None:
-    """Remove what :func:`verify` left of ``config`` in ``work_dir``, and the folder if it is empty then."""
-    for variant, engine in _runs_of(variants_of(config)):
-        shutil.rmtree(_run_dir(config, work_dir, variant, engine), ignore_errors=True)
-    with suppress(OSError):
-        _trace_path(config, work_dir).unlink(missing_ok=True)
-        work_dir.rmdir()
-
-
-def _runs_of(variants: Sequence[Variant]) -> list[tuple[Variant, EngineName]]:
-    return [(variant, engine) for variant in variants for engine in variant.engines]
-
-
-def _run_dir(config: Config, work_dir: Path, variant: Variant, engine: EngineName) -> Path:
-    return work_dir / f"{config.strategy.name}-{engine}-{variant.name}"
-
-
-def _trace_path(config: Config, work_dir: Path) -> Path:
-    return work_dir / f"{config.strategy.name}.csv"
 
 
 def _named(cell: Config) -> str:

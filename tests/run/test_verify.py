@@ -41,7 +41,7 @@ def test_a_config_without_a_trace_is_verified_on_any_number_of_ranks(
         verify.verify(config, tmp_path, run=lambda cell, run_dir, **_: run(changed(cell, engine="local"), run_dir))
         == []
     )
-    events = read_events(tmp_path / "partial-rpc-none" / "events.jsonl")
+    events = read_events(tmp_path / "rpc-none" / "events.jsonl")
     assert sum(map(is_loss, events)) >= 10
 
 
@@ -62,7 +62,7 @@ def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path) -> None:
     differences = verify.verify(config, tmp_path / "one", run=note, on_status=lambda *told: followed.append(told))
     assert differences == []
     assert followed == [(number, len(paths), status) for number in range(1, len(paths) + 1)]
-    assert ran == [("full", engine, f"full-{engine}-{path}") for engine, path in paths]
+    assert ran == [("full", engine, f"{engine}-{path}") for engine, path in paths]
 
 
 def test_a_difference_is_named(config: Config, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_difference_is_named(config: Config, tmp_path: Path) -> None:
 
     with pytest.raises(RunFailed, match=r"^partial on local \(cache.mode=none save.mode=async\): it broke$"):
         verify.verify(config, tmp_path, run=run_all)
-    by_run = verify.compare_records(tmp_path / "partial-local-none", tmp_path / "partial-rpc-lookahead")
+    by_run = verify.compare_records(tmp_path / "local-none", tmp_path / "rpc-lookahead")
     assert any("train" in line and ": losses: expected [" in line and ", got [" in line for line in by_run)
     differences = verify.verify(
         config, tmp_path, run=lambda cell, run_dir, **_: run_all(changed(cell, save__mode="sync"), run_dir)
