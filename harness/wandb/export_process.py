@@ -50,8 +50,6 @@ class Export:
     Attributes:
         facts: arguments of ``wandb.init``.
         events: the run's ``events.jsonl``.
-        job_h: length of the emulated job.
-        step_prices: ``step_frac`` of its profile.
         modes: wandb's modes (online, offline) in the order in which they are tried until one works.
         folder: the folder in which wandb makes its folder ``wandb``.
         limits_s: new values of ``harness.wandb.server.LIMITS_S``.
@@ -59,8 +57,6 @@ class Export:
 
     facts: dict[str, Any]
     events: str
-    job_h: float
-    step_prices: dict[str, float] | None
     modes: tuple[str, ...]
     folder: str
     limits_s: dict[str, float]
@@ -91,7 +87,8 @@ def _export(export: Export, requests: FileIO, tell: Tell) -> None:
             requests.readline()
             tell("sent")
             return
-        run, history = _open(export, tell), History(export.job_h, export.step_prices)
+        profile = export.facts["config"]["profile"]
+        run, history = _open(export, tell), History(profile["job_h"], profile["step_frac"])
         for event in chain([first], events):
             for row in history.rows(event):
                 run.log({key: value for key, value in row.items() if value is not None})

@@ -93,8 +93,6 @@ def export_of(run: RunDir, facts: RunFacts, *modes: str, folder: Path) -> dict[s
     export = Export(
         facts=asdict(facts),
         events=str(run.events).replace(*here),
-        job_h=facts.config["profile"]["job_h"],
-        step_prices=facts.config["profile"]["step_frac"],
         modes=modes,
         folder=str(folder).replace(*here),
         limits_s=LIMITS_S,
@@ -122,24 +120,18 @@ def followed(run: RunDir, config: Config, config_hash: str) -> Iterator[None]:
         yield
         return
     server = server_url() if config.wandb.mode == "online" else None
-    follower = _follower(run, facts_of(run, config.model_dump(mode="json"), config_hash), server)
-    is_ok = False
+    follower, is_ok = None, False
+    try:
+        follower = _Follower(run, facts_of(run, config.model_dump(mode="json"), config_hash), server)
+    except OSError as error:  # the export process cannot be started
+        path = shown(run.path)
+        _log.warning("note: wandb: %s; the run goes on; send it later by `run.py sync %s`", error.strerror, path)
     try:
         yield
         is_ok = True
     finally:
         if follower is not None:
             follower.finish(is_ok=is_ok)
-
-
-def _follower(run: RunDir, facts: RunFacts, server: str | None) -> "_Follower | None":
-    """The thread that follows a run; None, and one line is logged, if the export process cannot be started."""
-    try:
-        return _Follower(run, facts, server)
-    except OSError as error:
-        path = shown(run.path)
-        _log.warning("note: wandb: %s; the run goes on; send it later by `run.py sync %s`", error.strerror, path)
-        return None
 
 
 class _Follower(Thread):
