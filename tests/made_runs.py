@@ -23,7 +23,7 @@ from harness.core.events import (
     Started,
     Trained,
 )
-from harness.core.overhead import OverheadLedger
+from harness.core.overhead import FullSave, Moved, OverheadLedger
 from harness.core.plans import Progress, RecoveryPlan, SavePlan, ps_rank
 from harness.core.pls import PlsLedger
 from harness.core.seeds import generator
@@ -139,7 +139,7 @@ class _Walk:
         self.planned_kills = dict(planned_kills)
         self.costs = job_costs(config, TOTAL_SAMPLES)
         self.strategy = make_strategy(config.strategy, self.costs)
-        self.overhead = OverheadLedger(self.costs, self.strategy.step_parts)
+        self.overhead = OverheadLedger(self.costs, self.strategy.step_parts, FullSave(BYTES_FULL))
         weights = {ps_rank(k): 1 / config.num_ps for k in range(config.num_ps)}
         self.pls = PlsLedger(weights, TOTAL_SAMPLES, config.metrics.pls_since)
         self.saved_step: int | None = None
@@ -247,7 +247,7 @@ class _Walk:
             num_rows=100,
             persisted_updates=persisted,
             persisted_tracked=persisted // 2,
-            save_h=self.overhead.charge_save(payload, BYTES_FULL, self.at()["samples"]) if charged else 0.0,
+            save_h=self.overhead.charge_save(Moved(payload, payload), self.at()["samples"]) if charged else 0.0,
             machine={"seconds": 0.05},
         )
 
@@ -275,7 +275,7 @@ class _Walk:
         goes_back, reads = rolls_back(plan), reads_checkpoint(plan)
         resume = self.at(self.saved_step if goes_back else None)
         load_bytes = reads * (BYTES_FULL if goes_back else 2500 * len(ranks) * ROW_BYTES)
-        cost = self.overhead.charge_failure(now - resume["samples"], load_bytes=load_bytes, bytes_full=BYTES_FULL)
+        cost = self.overhead.charge_failure(now - resume["samples"], read=Moved(load_bytes, load_bytes))
         added: dict[str, float] = {}
         lost = 0
         if goes_back:

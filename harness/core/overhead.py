@@ -23,33 +23,40 @@ class SavePrice:
     stall_h: float
 
 
-class Link(NamedTuple):
-    """Bytes over the link of the rank that moves most, and what they are for a full save of even shards."""
+class Moved(NamedTuple):
+    """Bytes that a save writes or a load reads: of all ranks, and over the link of the rank that moves most."""
 
-    num: float
-    full: float
-
-
-EVEN = Link(1, 1)
+    num: int
+    most: int
 
 
-def even_link_bytes(bytes_full: int, shard_bytes: Collection[int]) -> float:
-    """``Link.full`` for these shards: the mean of them, or the dense network, which the trainer writes, if larger."""
-    rows = sum(shard_bytes)
-    return max(rows / len(shard_bytes), bytes_full - rows) if shard_bytes else bytes_full
+class FullSave(NamedTuple):
+    """Bytes of a full save: of all ranks, and over one link if all shards were even."""
+
+    num: int = 1
+    link: float = 1
+
+    @classmethod
+    def of(cls, num: int, shard_bytes: Collection[int]) -> "FullSave":
+        """A full save of these shards. The trainer writes the dense network, which may be larger than their mean."""
+        rows = sum(shard_bytes)
+        return cls(num, max(rows / len(shard_bytes), num - rows) if shard_bytes else num)
 
 
-def bound_frac(costs: Costs, num: float, full: float, link: Link = EVEN) -> tuple[float, float]:
-    """What bounds a save or a load of ``num`` of ``full`` bytes, and what bounds a full save of even shards.
+WHOLE, NOTHING, ONE = Moved(1, 1), Moved(0, 0), FullSave()
 
-    By ``Costs.io_bound`` the bytes of all ranks, those of one link, or the longer of both times, in bytes of a link.
+
+def bound_frac(costs: Costs, moved: tuple[float, float], full: tuple[float, float]) -> tuple[float, float]:
+    """What bounds a save or a load of ``moved``, and what bounds ``full``, in bytes of a link; each a pair as above.
+
+    By ``Costs.io_bound`` the bytes of all ranks, those of one link, or the longer of both times.
     """
     if costs.io_bound == "storage":
-        return num, full
+        return moved[0], full[0]
     if costs.io_bound == "link":
-        return link
+        return moved[1], full[1]
     assert costs.storage_links is not None, "the profile demands it"
-    return max(link.num, num / costs.storage_links), max(link.full, full / costs.storage_links)
+    return max(moved[1], moved[0] / costs.storage_links), max(full[1], full[0] / costs.storage_links)
 
 
 def tier_frac(costs: Costs, tier: Tier) -> float:
@@ -60,18 +67,16 @@ def tier_frac(costs: Costs, tier: Tier) -> float:
     return costs.tier_frac[tier]
 
 
-def save_price(
-    costs: Costs, payload_bytes: int = 1, bytes_full: int = 1, link: Link = EVEN, tier: Tier = "shared"
-) -> SavePrice:
-    """The price of a save of ``payload_bytes``, row ids included; by default of a full save.
+def save_price(costs: Costs, moved: Moved = WHOLE, full: FullSave = ONE, tier: Tier = "shared") -> SavePrice:
+    """The price of a save of ``moved``, row ids included; by default of a full save.
 
-    Writing takes ``O_save * payload_bytes / bytes_full + o_save_fixed_h`` hours, and training waits for it.
-    ``Costs.io_bound`` may demand the ratio of ``link`` instead (:func:`bound_frac`). For a save in the background
+    Writing takes ``O_save * bytes / bytes of a full save + o_save_fixed_h`` hours, and training waits for it.
+    ``Costs.io_bound`` says which bytes count (:func:`bound_frac`). For a save in the background
     (``snapshot_frac``) training waits only while the rows are copied, and never longer than that. In another ``tier``
     writing the bytes takes :func:`tier_frac` of that time, and copying them as long as ever.
     """
-    num, full = bound_frac(costs, payload_bytes, bytes_full, link)
-    bytes_h = costs.o_save_h * num / full
+    num, whole = bound_frac(costs, moved, full)
+    bytes_h = costs.o_save_h * num / whole
     write_h = bytes_h * tier_frac(costs, tier) + costs.o_save_fixed_h
     stall_h = write_h if costs.snapshot_frac is None else min(bytes_h * costs.snapshot_frac, write_h)
     return SavePrice(write_h=write_h, stall_h=stall_h)
@@ -80,19 +85,6 @@ def save_price(
 def load_price(costs: Costs, load_frac: float, tier: Tier = "shared") -> float:
     """Hours of the load of a fraction of the model: O_load for any fraction or, priced by bytes, that part of it."""
     return tier_frac(costs, tier) * (costs.o_load_h if costs.load == "whole" else costs.o_load_h * load_frac)
-
-
-def notice_price(costs: Costs, payload_bytes: int, bytes_full: int) -> float:
-    """Hours in which one rank alone writes ``payload_bytes``, at its own N-th of the bandwidth of a full save."""
-    return costs.o_save_h * costs.num_ps * payload_bytes / bytes_full + costs.o_save_fixed_h
-
-
-def notice_bytes(costs: Costs, notice_h: float, bytes_full: int) -> float:
-    """The bytes that one rank writes in ``notice_h`` hours: the inverse of :func:`notice_price`; infinite if free."""
-    write_h, whole_h = notice_h - costs.o_save_fixed_h, costs.o_save_h * costs.num_ps
-    if write_h <= 0:
-        return 0.0
-    return bytes_full * write_h / whole_h if whole_h else math.inf
 
 
 def step_frac(costs: Costs, parts: Sequence[str]) -> float | None:
@@ -187,8 +179,8 @@ def load_part_h(costs: Costs) -> float:
 
     If links bound it, each lost shard is read over its own: O_load again.
     """
-    num, full = bound_frac(costs, min(costs.ranks_per_failure, costs.num_ps), costs.num_ps)
-    return load_price(costs, num / full)
+    num, whole = bound_frac(costs, (min(costs.ranks_per_failure, costs.num_ps), 1), (costs.num_ps, 1))
+    return load_price(costs, num / whole)
 
 
 def expected_pls(costs: Costs, t_save_h: float) -> float:
@@ -209,7 +201,9 @@ class FailureCost:
 class OverheadLedger(Resumable):
     """Totals of one emulated run: hours in each overhead bucket, saves and failures charged, bytes moved.
 
-    ``parts``: what every step of the run pays for (``Strategy.step_parts``).
+    Args:
+        parts: what every step of the run pays for (``Strategy.step_parts``).
+        full: the bytes of a full save of the run.
 
     Attributes:
         payload_bytes, load_bytes: bytes that saves wrote and loads read. All cross the network.
@@ -220,7 +214,8 @@ class OverheadLedger(Resumable):
         *("_written_h", "_spares_h"),
     )
 
-    def __init__(self, costs: Costs, parts: Sequence[str] = ()) -> None:
+    def __init__(self, costs: Costs, parts: Sequence[str] = (), full: FullSave = ONE) -> None:
+        self.full = full
         self._costs = costs
         self._parts = tuple(parts)
         self.save_h = 0.0
@@ -234,21 +229,14 @@ class OverheadLedger(Resumable):
         self._written_h = 0.0  # wall hour at which the last save in the background is written
         self._spares_h = [0.0] * costs.num_spares  # wall hour from which each spare is ready, ascending
 
-    def charge_save(
-        self,
-        payload_bytes: int,
-        bytes_full: int,
-        samples: int | None = None,
-        link: Link = EVEN,
-        tier: Tier = "shared",
-    ) -> float:
+    def charge_save(self, moved: Moved = WHOLE, samples: int | None = None, tier: Tier = "shared") -> float:
         """Charge one save, under any strategy, and return the hours that training stood still for it.
 
-        The price is ``save_price``; row ids are part of ``payload_bytes``. ``samples``: position of the run, needed for
+        The price is ``save_price``; row ids are part of ``moved``. ``samples``: position of the run, needed for
         saves in the background alone. Such a save first waits until the save before is written, by the wall clock of
         the emulated job.
         """
-        price = save_price(self._costs, payload_bytes, bytes_full, link, tier)
+        price = save_price(self._costs, moved, self.full, tier)
         cost_h = price.stall_h
         if self._costs.snapshot_frac is not None:
             assert samples is not None, "a save in the background has a position"
@@ -257,23 +245,30 @@ class OverheadLedger(Resumable):
             self._written_h = began_h + price.write_h
         self.save_h += cost_h
         self.num_saves += 1
-        self.payload_bytes += payload_bytes
+        self.payload_bytes += moved.num
         return cost_h
 
-    def notice_bytes(self, notice_h: float, bytes_full: int) -> float:
-        return notice_bytes(self._costs, notice_h, bytes_full)
+    def notice_bytes(self, notice_h: float) -> float:
+        """The bytes that one rank writes in ``notice_h`` hours, as :meth:`charge_notice` charges; infinite if free."""
+        write_h, whole_h = notice_h - self._costs.o_save_fixed_h, self._costs.o_save_h * self._costs.num_ps
+        if write_h <= 0:
+            return 0.0
+        return self.full.num * write_h / whole_h if whole_h else math.inf
 
-    def charge_notice(self, payloads: Iterable[int], bytes_full: int) -> float:
-        """Charge what ranks wrote on notice, all at once, with bytes by rank; returns the hours, for which all wait."""
-        payloads = [*payloads]
-        cost_h = notice_price(self._costs, max(payloads), bytes_full)
+    def charge_notice(self, payloads: Iterable[int]) -> float:
+        """Charge what ranks wrote on notice, all at once, with bytes by rank; returns the hours, for which all wait.
+
+        Each writes at its own N-th of the bandwidth of a full save.
+        """
+        payloads, costs = [*payloads], self._costs
+        cost_h = costs.o_save_h * costs.num_ps * max(payloads) / self.full.num + costs.o_save_fixed_h
         self.save_h += cost_h
         self.payload_bytes += sum(payloads)
         return cost_h
 
-    def save_prices_h(self, payload_bytes: int, bytes_full: int, link: Link, tier: Tier) -> dict[str, float]:
-        """The hours that training waits for a save, by bucket. Arguments as of :func:`save_price`."""
-        return {"save": save_price(self._costs, payload_bytes, bytes_full, link, tier).stall_h}
+    def save_prices_h(self, moved: Moved, tier: Tier) -> dict[str, float]:
+        """The hours that training waits for a save, by bucket."""
+        return {"save": save_price(self._costs, moved, self.full, tier).stall_h}
 
     def spent_by(self, hour: float, samples: int, prices_h: Mapping[str, float]) -> dict[str, float] | None:
         """What a failure at wall hour ``hour`` leaves spent of what begins now; None if all of it is over by then.
@@ -299,9 +294,7 @@ class OverheadLedger(Resumable):
         rerun_samples: int = 0,
         reschedule_h: float | None = None,
         *,
-        load_bytes: int = 0,
-        bytes_full: int = 1,
-        link: Link = EVEN,
+        read: Moved = NOTHING,
         samples: int = 0,
         loads: bool = True,
         num_ranks: int = 1,
@@ -312,11 +305,11 @@ class OverheadLedger(Resumable):
 
         One charge for any number of lost ranks is reconstructed (docs/CPR.md).
 
-        ``reschedule_h``: hours of rescheduling by the trace; None for O_res. ``load_bytes``: payload that is read, of
-        ``bytes_full``; ``link``: of these, over one link. ``samples``: position of the run. ``loads``: whether a shard
-        or the dense network is read or reset; if not, a load is charged only with ``trainer_load``. ``num_ranks``: dead
-        ranks that spares may replace. ``hangs``: a rank did not answer until its deadline, which costs ``detect_h``;
-        else ``detect_death_h``, or the longer of both. ``tier``: where the checkpoint is that is read.
+        ``reschedule_h``: hours of rescheduling by the trace; None for O_res. ``read``: payload that is read.
+        ``samples``: position of the run. ``loads``: whether a shard or the dense network is read or reset; if not, a
+        load is charged only with ``trainer_load``. ``num_ranks``: dead ranks that spares may replace. ``hangs``: a rank
+        did not answer until its deadline, which costs ``detect_h``; else ``detect_death_h``, or the longer of both.
+        ``tier``: where the checkpoint is that is read.
         """
         costs = self._costs
         lost_h = samples_to_hours(rerun_samples, job_h=costs.job_h, total_samples=costs.total_samples)
@@ -324,24 +317,25 @@ class OverheadLedger(Resumable):
         if costs.spare_o_res_h is not None and self._take_spares(num_ranks, self.wall_h(samples), wait_h):
             wait_h = costs.spare_o_res_h
         wait_h += max(costs.detect_death_h, costs.detect_h if hangs else 0.0)
-        num, full = bound_frac(costs, load_bytes, bytes_full, link)
-        load_h = load_price(costs, num / full, tier) if loads or costs.trainer_load else 0.0
-        cost = FailureCost(load_h=load_h, lost_h=lost_h, reschedule_h=wait_h, load_bytes=load_bytes)
+        load_h = self._load_h(read, tier) if loads or costs.trainer_load else 0.0
+        self.num_failures += 1
+        return self._charge(FailureCost(load_h=load_h, lost_h=lost_h, reschedule_h=wait_h, load_bytes=read.num))
+
+    def charge_growth(self, read: Moved) -> FailureCost:
+        """Charge one regroup with nodes that return, and a load of the shards that move to them."""
+        hours = {"load_h": self._load_h(read), "lost_h": 0.0, "reschedule_h": self._costs.o_res_h}
+        return self._charge(FailureCost(**hours, load_bytes=read.num))
+
+    def _load_h(self, read: Moved, tier: Tier = "shared") -> float:
+        num, whole = bound_frac(self._costs, read, self.full)
+        return load_price(self._costs, num / whole, tier)
+
+    def _charge(self, cost: FailureCost) -> FailureCost:
         self.load_h += cost.load_h
         self.lost_h += cost.lost_h
         self.reschedule_h += cost.reschedule_h
-        self.num_failures += 1
-        self.load_bytes += load_bytes
+        self.load_bytes += cost.load_bytes
         return cost
-
-    def charge_growth(self, load_bytes: int, bytes_full: int, link: Link) -> FailureCost:
-        """Charge one regroup with nodes that return, and a load of the shards that move to them, ``load_bytes``."""
-        num, full = bound_frac(self._costs, load_bytes, bytes_full, link)
-        load_h = load_price(self._costs, num / full)
-        self.load_h += load_h
-        self.reschedule_h += self._costs.o_res_h
-        self.load_bytes += load_bytes
-        return FailureCost(load_h=load_h, lost_h=0.0, reschedule_h=self._costs.o_res_h, load_bytes=load_bytes)
 
     def _take_spares(self, num: int, now_h: float, refill_h: float) -> bool:
         """Use ``num`` spares if so many are ready at ``now_h``, else none; returns whether they were used.

@@ -17,7 +17,7 @@ import torch
 
 from harness.core.clock import FailureClock, boundary_at, strike_step
 from harness.core.faults import Injection, PlannedFault, merge_faults
-from harness.core.overhead import Link, OverheadLedger, even_link_bytes
+from harness.core.overhead import FullSave, Moved, OverheadLedger
 from harness.core.placement import Placement, budget_rows
 from harness.core.plans import Costs, Progress, Rank, RecoveryPlan, SavePlan, Tier, is_ps, ps_rank
 from harness.core.pls import PlsLedger
@@ -34,40 +34,31 @@ _UNSURE = 1e-9  # relative, far above the rounding of floats; closer values are 
 
 @dataclass(frozen=True, kw_only=True)
 class SaveSizes:
-    """The largest possible payload bytes of saves, summed over all ranks. Every save writes the dense network.
+    """The largest possible payload bytes of saves. Every save writes the dense network.
 
-    ``width``: float32 numbers of a row, state of the optimizer included. ``dense``: bytes of the dense network.
-    ``shards``: bytes of each rank's rows, which the recovery of that rank alone reads. ``ranks``: as ``rows``, of each
-    rank.
+    ``ranks``: the rows of each rank. ``width``: float32 numbers of a row, state of the optimizer included. ``dense``:
+    bytes of the dense network. ``shards``: bytes of each rank's rows, which the recovery of that rank alone reads.
     """
 
-    rows: RowCounts
+    ranks: Sequence[RowCounts]
     width: int
     dense: int = 0
     shards: Mapping[Rank, int] = field(default_factory=dict)
-    ranks: Sequence[RowCounts] = ()
 
-    def of(self, kind: str) -> int:
-        """Bytes of a save of this kind if every tracker uses its whole budget, and every delta is as large as a base.
+    def of(self, kind: str) -> Moved:
+        """The bytes of a save of this kind if every tracker uses its whole budget, and a delta is as large as a base.
 
         Raises ConfigError for a kind that does not exist.
         """
-        return self._of(kind, self.rows) + self.dense
-
-    def _of(self, kind: str, rows: RowCounts) -> int:
         save = save_kind(kind)
-        num_whole, num_chosen = save.most_rows(rows)
         row_bytes = ENCODINGS[save.encoding].row_bytes(torch.empty(1, self.width))
-        return (num_whole + num_chosen) * row_bytes + num_chosen * ROW_ID_BYTES
-
-    def link_of(self, kind: str) -> Link:
-        """The bytes of such a save over the link of the rank that writes most."""
-        most = max([self.dense, *(self._of(kind, rows) for rows in self.ranks)])
-        return Link(most, even_link_bytes(self.full, self.shards.values()))
+        most_rows = [save.most_rows(rows) for rows in self.ranks]
+        by_rank = [(whole + chosen) * row_bytes + chosen * ROW_ID_BYTES for whole, chosen in most_rows]
+        return Moved(self.dense + sum(by_rank), max(self.dense, *by_rank))
 
     @cached_property
-    def full(self) -> int:
-        return self.of("full")
+    def full(self) -> FullSave:
+        return FullSave.of(self.of("full").num, self.shards.values())
 
 
 def save_sizes(
@@ -88,12 +79,8 @@ def save_sizes(
             mirrored=sum(mirrored),
         )
 
-    ranks = [counts(k) for k in range(placement.num_ps)]
     return SaveSizes(
-        rows=RowCounts(
-            **{name: sum(getattr(rows, name) for rows in ranks) for name in ("all", "tracked", "chosen", "mirrored")}
-        ),
-        ranks=ranks,
+        ranks=[counts(k) for k in range(placement.num_ps)],
         width=width,
         dense=dense_bytes,
         shards={ps_rank(k): placement.num_rows(k) * width * _FLOAT32_BYTES for k in range(placement.num_ps)},
@@ -154,8 +141,6 @@ def saves_of(
 class DueSaves:
     """The saves of a run: their boundaries and bytes, the boundaries that close an interval, and the cost of all saves.
 
-    ``links``: the bytes over the link of the rank that writes most.
-
     Failures do not change the saves, since decisions depend on ``Progress`` alone: rerun steps get the same decisions.
 
     ``charged``: the ledger with the cost of all saves. None if that cost depends on failures, or failures on the cost:
@@ -166,8 +151,7 @@ class DueSaves:
     """
 
     steps: tuple[int, ...]
-    sizes: tuple[int, ...]
-    links: tuple[Link, ...]
+    sizes: tuple[Moved, ...]
     tiers: tuple[Tier, ...]
     closing_steps: tuple[int, ...]
     charged: Outcome | None
@@ -192,18 +176,17 @@ def due_saves(strategy: Strategy, job: Job) -> DueSaves:
     total_samples = job.costs.total_samples
     saves = saves_of(strategy, batch_size=job.batch_size, num_steps=job.num_steps, total_samples=total_samples)
     plans = dict(saves)
-    by_kind = {kind: (job.sizes.of(kind), job.sizes.link_of(kind)) for kind in {plan.kind for plan in plans.values()}}
-    sizes = tuple(by_kind[plan.kind][0] for plan in plans.values())
-    links = tuple(by_kind[plan.kind][1] for plan in plans.values())
+    by_kind = {kind: job.sizes.of(kind) for kind in {plan.kind for plan in plans.values()}}
+    sizes = tuple(by_kind[plan.kind] for plan in plans.values())
     charged = None
     has_spares = job.costs.spare_o_res_h is not None and job.costs.num_spares
     if job.costs.snapshot_frac is None and job.clock != "wall" and not has_spares and strategy.tiers == ("shared",):
-        charged = Outcome(job.costs, strategy.step_parts)
-        for size, link in zip(sizes, links, strict=True):
-            charged.charge_save(size, job.sizes.full, link=link)
+        charged = Outcome(job.costs, strategy.step_parts, job.sizes.full)
+        for size in sizes:
+            charged.charge_save(size)
     closing = tuple(step for step, plan in plans.items() if plan.closes_interval)
     tiers: tuple[Tier, ...] = tuple(plan.tier for plan in plans.values())
-    return DueSaves(steps=tuple(plans), sizes=sizes, links=links, tiers=tiers, closing_steps=closing, charged=charged)
+    return DueSaves(steps=tuple(plans), sizes=sizes, tiers=tiers, closing_steps=closing, charged=charged)
 
 
 def _progress(step: int, saved_step: int | None, batch_size: int, total_samples: int) -> Progress:
@@ -224,7 +207,7 @@ class _Run:
         self.strategy = strategy
         self.job = job
         self.saves = saves
-        self.overhead = Outcome(job.costs, strategy.step_parts)
+        self.overhead = Outcome(job.costs, strategy.step_parts, job.sizes.full)
         self._num_charged = 0  # saves that have been charged
         if saves.charged:
             self.overhead = copy(saves.charged)
@@ -233,7 +216,6 @@ class _Run:
         self.ledgers = Ledgers(
             overhead=self.overhead,
             pls=self.pls,
-            bytes_full=job.sizes.full,
             shard_bytes=job.sizes.shards,
             groups=strategy.groups,
         )
@@ -269,15 +251,15 @@ class _Run:
 
     def _strike_step(self, planned_kill: PlannedFault) -> int:
         """The boundary at which the fault strikes. The saves up to it are charged, since they move the clock."""
-        saves, hour = self.saves.steps, planned_kill.hour
-        while self._num_charged < len(saves):
-            save = saves[self._num_charged]
+        saves, hour = self.saves, planned_kill.hour
+        while self._num_charged < len(saves.steps):
+            save = saves.steps[self._num_charged]
             is_before = self.overhead.wall_h(save * self.job.batch_size) < hour * (1 - _UNSURE)
             if not is_before and max(self._reads(planned_kill), self._next_step) < save:
                 break
             self._next_step = max(self._next_step, save)
-            size, link, tier = self._due(self._num_charged)
-            prices_h = self.overhead.save_prices_h(size, self.job.sizes.full, link, tier)
+            size, tier = saves.sizes[self._num_charged], saves.tiers[self._num_charged]
+            prices_h = self.overhead.save_prices_h(size, tier)
             if self._interrupts(hour, save * self.job.batch_size, prices_h):
                 self._is_saving = True
                 return save
@@ -311,16 +293,12 @@ class _Run:
             overhead_h=self.overhead.delay_h,
         )
 
-    def _due(self, index: int) -> tuple[int, Link, Tier]:
-        """The bytes of a save, those over the link of the rank that writes most, and where it is kept."""
-        return self.saves.sizes[index], self.saves.links[index], self.saves.tiers[index]
-
     def charge_saves_through(self, step: int) -> None:
         """Charge the saves up to boundary ``step`` in order, since each may wait for the one before."""
-        for index in range(self._num_charged, bisect_right(self.saves.steps, step)):
-            samples = self.saves.steps[index] * self.job.batch_size
-            size, link, tier = self._due(index)
-            self.overhead.charge_save(size, self.job.sizes.full, samples, link, tier)
+        saves = self.saves
+        for index in range(self._num_charged, bisect_right(saves.steps, step)):
+            samples = saves.steps[index] * self.job.batch_size
+            self.overhead.charge_save(saves.sizes[index], samples, saves.tiers[index])
             self._num_charged = index + 1
 
     def kill_planned(self, planned_kill: PlannedFault) -> None:
@@ -382,7 +360,7 @@ class _Run:
         saved = {rank: number * (row_bytes + ROW_ID_BYTES) for rank, number in num_rows.items()}
         if plans:
             payloads = (sizes.shards[rank] if plan.hands_over else saved[rank] for rank, plan in plans.items())
-            self.overhead.charge_notice(payloads, sizes.full)
+            self.overhead.charge_notice(payloads)
         kinds = {rank: plan.kept_as(num_rows[rank]) for rank, plan in plans.items()}
         return {rank: kind for rank, kind in kinds.items() if kind is not None}
 

@@ -13,7 +13,7 @@ from harness.cluster.protocol import Written
 from harness.core.events import BUCKETS, STALLS, Grown, Noticed, Recovered, Saved
 from harness.core.faults import Injection
 from harness.core.lookup import BatchPlan
-from harness.core.overhead import FailureCost, Link, OverheadLedger, even_link_bytes
+from harness.core.overhead import FailureCost, Moved, OverheadLedger
 from harness.core.plans import CHIEF, ParityGroups, Progress, Rank, RecoveryPlan, SavePlan, Tier
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger
 from harness.core.resumable import Resumable
@@ -27,20 +27,14 @@ class Ledgers:
     """The ledgers of a run or a simulation, and the payload bytes on which the charges of recoveries depend.
 
     Args:
-        bytes_full: payload of a full save, dense network included.
         shard_bytes: by PS rank, the payload of its rows in a full save.
         groups: the groups of ranks that have a parity; None without parities.
     """
 
     overhead: OverheadLedger
     pls: PlsLedger
-    bytes_full: int
     shard_bytes: Mapping[Rank, int]
     groups: ParityGroups | None = None
-
-    def link(self, num_bytes: int) -> Link:
-        """``num_bytes`` over the link of one rank, with those of a full save of even shards."""
-        return Link(num_bytes, even_link_bytes(self.bytes_full, self.shard_bytes.values()))
 
     def with_loss_of(self, ranks: Iterable[Rank], progress: Progress) -> Progress:
         """``progress`` with the PLS that the run has if ``ranks`` are restored alone."""
@@ -85,13 +79,10 @@ class Ledgers:
         upload_bytes: int,
     ) -> FailureCost:
         goes_back, takes_spares = rolls_back(plan), CHIEF not in plan.trainers
-        load_bytes, link_bytes = self.recovery_bytes(plan, upload_bytes)
         return overhead.charge_failure(
             progress.samples - (progress.saved_samples or 0) if goes_back else 0,
             injection.repair_h,
-            load_bytes=load_bytes,
-            bytes_full=self.bytes_full,
-            link=self.link(link_bytes),
+            read=self.recovery_bytes(plan, upload_bytes),
             samples=progress.samples,
             loads=bool(plan.kinds) or reads_checkpoint(plan),
             num_ranks=takes_spares * len(plan.ranks),
@@ -99,18 +90,18 @@ class Ledgers:
             tier=progress.saved_tier if goes_back else "shared",
         )
 
-    def recovery_bytes(self, plan: RecoveryPlan, upload_bytes: int = 0) -> tuple[int, int]:
-        """The payload bytes that a recovery reads, and those over the link of the rank that reads most."""
+    def recovery_bytes(self, plan: RecoveryPlan, upload_bytes: int = 0) -> Moved:
+        """The payload bytes that a recovery reads."""
         if rolls_back(plan):
-            return self.bytes_full, max(*self.shard_bytes.values(), self.dense_bytes)
+            return Moved(self.overhead.full.num, max(*self.shard_bytes.values(), self.dense_bytes))
         read_bytes = [self._read_bytes(rank, kind) for rank, kind in plan.kinds.items()]
         of_trainer = upload_bytes + (self.dense_bytes if plan.dense == "checkpoint" else 0)
-        return of_trainer + sum(read_bytes), max(*read_bytes, of_trainer, 0)
+        return Moved(of_trainer + sum(read_bytes), max(*read_bytes, of_trainer, 0))
 
     @property
     def dense_bytes(self) -> int:
         """The payload of the dense network in a save."""
-        return self.bytes_full - sum(self.shard_bytes.values())
+        return self.overhead.full.num - sum(self.shard_bytes.values())
 
     def _read_bytes(self, rank: Rank, kind: str) -> int:
         """The payload that the replacement of ``rank`` reads: of its shard, of as many as its group has, or of none."""
@@ -120,7 +111,7 @@ class Ledgers:
     def charge_return(self, nodes: Iterable[Rank]) -> FailureCost:
         """Charge the return of ``nodes``, whose shards are copied to them with all their updates."""
         sizes = [self.shard_bytes[rank] for rank in nodes]
-        return self.overhead.charge_growth(sum(sizes), self.bytes_full, self.link(max(sizes)))
+        return self.overhead.charge_growth(Moved(sum(sizes), max(sizes)))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -176,11 +167,10 @@ class Accounting(Ledgers, Resumable):
                     self.updates.persisted(rank, reply.persisted_updates, reply.persisted_tracked)
             self.updates.committed(plan.tier)
         repeated = sum(reply.payload_bytes for reply in written.values() if reply.faults)
-        payload, slowest = self.save_bytes(written, manifest.trainer.payload_bytes)
+        moved = self.save_bytes(written, manifest.trainer.payload_bytes)
         save_h = 0.0
         if is_charged:
-            link = self.link(slowest)
-            save_h = self.overhead.charge_save(payload, self.bytes_full, manifest.samples, link, plan.tier)
+            save_h = self.overhead.charge_save(moved, manifest.samples, plan.tier)
             self.measured_s["save"] += stall_s
         return Saved(
             step=manifest.step,
@@ -190,9 +180,9 @@ class Accounting(Ledgers, Resumable):
             tier=plan.tier,
             closes_interval=plan.closes_interval,
             charged=is_charged,
-            payload_bytes=payload,
+            payload_bytes=moved.num,
             repeated_bytes=repeated,
-            slowest_bytes=slowest,
+            slowest_bytes=moved.most,
             num_rows=sum(reply.num_rows for reply in written.values()),
             persisted_updates=_sum_known(reply.persisted_updates for reply in written.values()),
             persisted_tracked=_sum_known(reply.persisted_tracked for reply in written.values()),
@@ -203,15 +193,14 @@ class Accounting(Ledgers, Resumable):
             },
         )
 
-    def save_bytes(self, written: Mapping[Rank, Written], dense_bytes: int) -> tuple[int, int]:
-        """The payload bytes of a save, those written again included, and those of the rank that wrote most."""
+    def save_bytes(self, written: Mapping[Rank, Written], dense_bytes: int) -> Moved:
+        """The payload bytes of a save, those written again included."""
         by_rank = [reply.payload_bytes * (2 if reply.faults else 1) for reply in written.values()]
-        return dense_bytes + sum(by_rank), max(dense_bytes, *by_rank)
+        return Moved(dense_bytes + sum(by_rank), max(dense_bytes, *by_rank))
 
     def save_prices_h(self, written: Mapping[Rank, Written], tier: Tier) -> dict[str, float]:
         """The hours that training waits for a save in ``tier``, by bucket, before the dense network is written."""
-        payload, slowest = self.save_bytes(written, self.dense_bytes)
-        return self.overhead.save_prices_h(payload, self.bytes_full, self.link(slowest), tier)
+        return self.overhead.save_prices_h(self.save_bytes(written, self.dense_bytes), tier)
 
     def charge_notice(
         self,
@@ -243,7 +232,7 @@ class Accounting(Ledgers, Resumable):
             payload_bytes=payloads,
             persisted_updates=_sum_known(reply.persisted_updates for reply in written.values()),
             persisted_tracked=_sum_known(reply.persisted_tracked for reply in written.values()),
-            save_h=self.overhead.charge_notice(payloads.values(), self.bytes_full),
+            save_h=self.overhead.charge_notice(payloads.values()),
             machine={"seconds": stall_s},
         )
 

@@ -57,7 +57,7 @@ def plan_notices(
     saves = has_checkpoint and strategy.mirror is None and strategy.groups is None and not has_replicas
     plans: dict[Rank, NoticePlan] = {}
     for rank, notice_h in notices_h.items() if on_notice != "none" else ():
-        num_bytes, shard_bytes = ledgers.overhead.notice_bytes(notice_h, ledgers.bytes_full), ledgers.shard_bytes[rank]
+        num_bytes, shard_bytes = ledgers.overhead.notice_bytes(notice_h), ledgers.shard_bytes[rank]
         hands_over = on_notice == "handover" and num_bytes >= shard_bytes
         row_bytes = width * _FLOAT32_BYTES
         saved_bytes, more = row_bytes + ROW_ID_BYTES, shard_bytes // row_bytes + 1  # than all rows

@@ -14,7 +14,7 @@ from harness.cluster.protocol import Cluster
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.faults import FaultTime
 from harness.core.lookup import BatchPlan, plan_batch
-from harness.core.overhead import OverheadLedger
+from harness.core.overhead import FullSave, OverheadLedger
 from harness.core.plans import Progress
 from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
 from harness.core.trackers import TRACKERS
@@ -238,12 +238,12 @@ class Job:
 def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
     metrics = run_spec.config.metrics
     shards = {rank: run_spec.row_bytes * rows for rank, rows in zip(cluster.ranks, run_spec.rank_rows, strict=True)}
+    full = FullSave.of(run_spec.bytes_full, shards.values())
     return Accounting(
-        overhead=OverheadLedger(run_spec.costs, run_spec.strategy.step_parts),
+        overhead=OverheadLedger(run_spec.costs, run_spec.strategy.step_parts, full),
         pls=PlsLedger(rank_weights(run_spec.placement), run_spec.total_samples, metrics.pls_since),
         updates=UpdateLedger(cluster.ranks) if metrics.update_pls else None,
         count_updates=run_spec.count_updates,
-        bytes_full=run_spec.bytes_full,
         shard_bytes=shards,
         groups=run_spec.strategy.groups,
         memory_bytes=run_spec.memory_bytes,

@@ -64,10 +64,10 @@ def needs_of(run_spec: RunSpec) -> Needs:
     full_bytes = run_spec.bytes_full
     due = saves_of(strategy, batch_size=job.batch_size, num_steps=job.num_steps, total_samples=run_spec.total_samples)
     kinds = [*(["full"] if strategy.saves_initially else []), *(plan.kind for _, plan in due)]
-    saves = [job.sizes.of(kind) for kind in kinds]
+    saves = [job.sizes.of(kind).num for kind in kinds]
     counts_bytes = 4 * run_spec.num_rows if run_spec.counts_updates else 0
     tracker_bytes = (run_spec.memory_bytes or 0) * config.num_ps
-    mirrored_bytes = job.sizes.rows.mirrored * (run_spec.row_bytes + MIRROR_INDEX_BYTES)
+    mirrored_bytes = sum(rows.mirrored for rows in job.sizes.ranks) * (run_spec.row_bytes + MIRROR_INDEX_BYTES)
     num_processes = config.num_ps + config.cluster.num_trainers if config.engine == "rpc" else 0
     point_bytes = memory_bytes = full_bytes + counts_bytes + tracker_bytes + mirrored_bytes
     buffers_bytes = config.num_ps * config.save.buffer_bytes + run_spec.num_rows if config.save.mode == "async" else 0

@@ -10,9 +10,9 @@ from harness.config.derived import job_costs
 from harness.config.model import Config
 from harness.core.events import STALLS
 from harness.core.overhead import (
-    Link,
+    FullSave,
+    Moved,
     OverheadLedger,
-    even_link_bytes,
     expected_pls,
     load_part_h,
     o_full_h,
@@ -56,7 +56,7 @@ def test_buckets_of_evenly_spread_failures_match_the_closed_form() -> None:
     """A save every 5 h and failures half an interval after one: the ledger's total is O_full."""
     ledger = OverheadLedger(COSTS)
     for _ in range(20):
-        ledger.charge_save(1000, 1000)
+        ledger.charge_save()
     for _ in range(5):
         cost = ledger.charge_failure(rerun_samples=25_000)
         assert (cost.load_h, cost.lost_h, cost.reschedule_h) == (0.2, 2.5, 0.3)
@@ -87,13 +87,14 @@ def test_a_load_may_be_priced_by_bytes_and_a_save_have_a_fixed_part() -> None:
 
     n saves cost n times o_save_fixed_h more, and Young's interval is that of the whole price.
     """
-    ledger = OverheadLedger(BY_BYTES)
-    eighth, whole, nothing = (ledger.charge_failure(load_bytes=size, bytes_full=72) for size in (9, 72, 0))
+    ledger = OverheadLedger(BY_BYTES, full=FullSave(72))
+    eighth, whole, nothing = (ledger.charge_failure(read=Moved(size, size)) for size in (9, 72, 0))
     assert (eighth.load_h, whole.load_h, nothing.load_h) == (0.2 / 8, 0.2, 0.0)
     assert ledger.load_bytes == 81
     assert load_part_h(BY_BYTES) == 0.2 * 2 / 4
     assert o_full_h(BY_BYTES, 7) == o_full_h(COSTS, 7)
-    plain, fixed = (sum(OverheadLedger(costs).charge_save(size, 1000) for size in (5, 0)) for costs in (COSTS, FIXED))
+    ledgers = [OverheadLedger(costs, full=FullSave(1000)) for costs in (COSTS, FIXED)]
+    plain, fixed = (sum(each.charge_save(Moved(size, size)) for size in (5, 0)) for each in ledgers)
     assert fixed - plain == pytest.approx(2 * 0.01, rel=1e-12)
     assert t_save_full_h(FIXED) == pytest.approx(math.sqrt(2 * 0.11 * 20), rel=1e-12)
 
@@ -126,17 +127,17 @@ def test_a_spare_is_rescheduled_at_its_own_price_and_ready_again_when_the_dead_r
 def charged_h(costs: Costs, positions: list[int]) -> list[float]:
     """Hours of full saves at ``positions``."""
     ledger = OverheadLedger(costs)
-    return [ledger.charge_save(1000, 1000, samples) for samples in positions]
+    return [ledger.charge_save(samples=samples) for samples in positions]
 
 
 def test_a_save_waits_until_the_one_before_is_written() -> None:
     """Hand-made: 0.11 h to write, 0.05 h (500 samples) between: it waits 0.06 h, by the wall clock of the job."""
     ledger = OverheadLedger(in_background(0.0))
-    assert ledger.charge_save(1000, 1000, 1000) == 0
-    assert ledger.charge_save(1000, 1000, 1500) == pytest.approx(0.06, rel=1e-9)
+    assert ledger.charge_save(samples=1000) == 0
+    assert ledger.charge_save(samples=1500) == pytest.approx(0.06, rel=1e-9)
     assert ledger.wall_h(1500) == pytest.approx(0.15 + 0.06, rel=1e-12)
     ledger.charge_failure()  # half an hour of overhead, in which the second save is written
-    assert ledger.charge_save(1000, 1000, 1600) == 0
+    assert ledger.charge_save(samples=1600) == 0
 
 
 @pytest.mark.parametrize("snapshot_frac", [0.0, 0.3, 5.0])
@@ -172,11 +173,11 @@ def test_a_full_save_of_even_shards_costs_o_save_whatever_bounds_it(bound: dict[
     Closed forms agree: k of N shards.
     """
     costs = dataclasses.replace(BY_BYTES, **({"io_bound": "both"} | bound))
-    even = even_link_bytes(100, [25] * 4)
-    prices = [save_price(costs, num, 100, Link(slowest, even)).write_h for num, slowest in ((100, 25), (100, 50))]
+    full = FullSave.of(100, [25] * 4)
+    prices = [save_price(costs, Moved(100, most), full).write_h for most in (25, 50)]
     assert prices[0] == save_price(costs).write_h == pytest.approx(0.1)
     assert prices[1] == pytest.approx({"storage": 0.1, "link": 0.2}.get(costs.io_bound, 0.1))
-    load_h = OverheadLedger(costs).charge_failure(load_bytes=50, bytes_full=100, link=Link(25, even)).load_h
+    load_h = OverheadLedger(costs, full=full).charge_failure(read=Moved(50, 25)).load_h
     assert load_h == pytest.approx({"storage": 0.1, "link": 0.2}.get(costs.io_bound, 0.1))
     assert load_h == pytest.approx(load_part_h(costs))
 

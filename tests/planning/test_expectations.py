@@ -156,15 +156,14 @@ def test_priced_hours_meet_their_exact_expectation(
     fails_S = 1 - (1 - strike_mass()) ** num_failures
     takes_S = 1 - (1 - strike_mass() * round(costs.ranks_per_failure) / costs.num_ps) ** num_failures
     lost_h, loads = 0.0, {"never_save": 0.0, "full": fails_S.sum()}.get(name, takes_S.sum())
-    read_frac = 1.0 if name == "full" else sum(job.sizes.shards.values()) / job.sizes.full
+    read_frac = 1.0 if name == "full" else sum(job.sizes.shards.values()) / job.sizes.full.num
     if costs.io_bound == "link":  # each lost shard over its own; the shards are even
         read_frac, loads = 1.0, 0.0 if name == "never_save" else fails_S.sum()
     if name == "full":
         interval: Any = strategy.interval.samples
         lost_h = float(fails_S @ since_save(interval / TOTAL * JOB_H)) * costs.job_h
     due = due_saves(strategy, job)
-    prices = (save_price(costs, size, job.sizes.full, link) for size, link in zip(due.sizes, due.links, strict=True))
-    saves_h = sum(price.stall_h for price in prices)
+    saves_h = sum(save_price(costs, size, job.sizes.full).stall_h for size in due.sizes)
     waits_h = fails_S.sum() * (costs.o_res_h + costs.detect_death_h)
     each_step_h = steps_h(costs, strategy.step_parts, lost_h) or 0.0
     assert (each_step_h > 0) == (name == "cpr_mfu" and costs.step_frac is not None)

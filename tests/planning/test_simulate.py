@@ -36,7 +36,7 @@ JOB = Job(
     num_steps=NUM_STEPS,
     weights=rank_weights(Placement("row", (10,), NUM_PS)),
     sizes=SaveSizes(
-        rows=RowCounts(all=240, tracked=230, chosen=10, mirrored=5),
+        ranks=[RowCounts(all=240, tracked=230, chosen=10, mirrored=5)],
         width=1,
         dense=40,
         shards={ps_rank(k): 240 for k in range(NUM_PS)},
@@ -167,12 +167,12 @@ def test_sizes_add_up_over_shards() -> None:
     def sizes(share: float) -> SaveSizes:
         return save_sizes(Placement("row", (100, 30), 4), width=16, dense_bytes=7, tracked=(0,), r=0.125, share=share)
 
-    assert sizes(0).full == 130 * 64 + 7
-    assert sizes(0).of("priority") == 4 * 3 * (64 + 4) + 30 * 64 + 7
-    assert sizes(0.08).of("tracked") == 4 * 3 * (64 + 4) + 7
-    assert sizes(0.08).of("with_mirror") == 4 * 5 * (64 + 4) + 30 * 64 + 7
-    assert sizes(1.0).of("tracked") == 7, "no row is left to choose"
-    assert sizes(1.0).of("with_mirror") == 100 * (64 + 4) + 30 * 64 + 7
+    assert sizes(0).full.num == 130 * 64 + 7
+    assert sizes(0).of("priority").num == 4 * 3 * (64 + 4) + 30 * 64 + 7
+    assert sizes(0.08).of("tracked").num == 4 * 3 * (64 + 4) + 7
+    assert sizes(0.08).of("with_mirror").num == 4 * 5 * (64 + 4) + 30 * 64 + 7
+    assert sizes(1.0).of("tracked").num == 7, "no row is left to choose"
+    assert sizes(1.0).of("with_mirror").num == 100 * (64 + 4) + 30 * 64 + 7
     with pytest.raises(ConfigError, match=r"kind of save: expected one of full, .*, got 'no such'"):
         sizes(0).of("no such")
 
