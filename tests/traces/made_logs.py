@@ -26,10 +26,6 @@ LANL_NAMES = (
     "cputype,memtype,num intercon,purpose,Prob Started,Prob Fixed,Down Time,Facilities,Hardware,Human Error,Network,"
     "Undetermined,Software,Same Event"
 )
-FTA_NAMES = (
-    "# event_id\tcomponent_id\tnode_id\tplatform_id\tnode_name\tevent_type\tevent_start_time\tevent_stop_time\t"
-    "event_end_reason"
-)
 
 
 @dataclass(frozen=True, order=True)
@@ -107,24 +103,6 @@ def skypilot(downs: Sequence[Down], *, with_prices: bool = True, tick: int = 10)
     return json.dumps(log)
 
 
-def fta(downs: Sequence[Down]) -> str:
-    """Up, down, up, ... for each node; nodes 3 and 5 are never down."""
-    base = int((BEGAN - datetime(1970, 1, 1)).total_seconds())
-    lines = [FTA_NAMES]
-    for node in range(NUM_NODES):
-        now = 0
-        spans: list[tuple[int, int, int | None]] = []
-        for down in sorted(down for down in downs if down.node == node):
-            spans += [(1, now, down.start), (0, down.start, down.end)]
-            now = 2000 if down.end is None else down.end
-        spans.append((1, now, 2000))
-        for kind, start, stop in spans:
-            if start != stop:
-                times = f"{base + start * 60}\t{'NULL' if stop is None else base + stop * 60}"
-                lines.append(f"{len(lines)}\t{node}\t{node}\t0\tnode-{node}\t{kind}\t{times}\tNULL")
-    return "\n".join(lines) + "\n"
-
-
 def intervals(downs: Sequence[Down], *, per_minute: float = 60, base: float = 0) -> str:
     """In units of which a minute has ``per_minute``."""
 
@@ -151,7 +129,6 @@ WRITERS: dict[str, Callable[[Sequence[Down]], str]] = {
     "lanl": lanl,
     "bamboo": bamboo,
     "skypilot": skypilot,
-    "fta": fta,
     "slurm": slurm,
     "intervals": intervals,
 }
@@ -195,9 +172,6 @@ def count_records(format: str, content: bytes) -> tuple[int, int]:
             least = most = sum(max(0, int(before) - int(after)) for before, after in itertools.pairwise(log["data"]))
         case "infinitehbd":
             least, most = sum(event["event_type"] == "fault_start" for event in log), len(log)
-        case "fta":
-            lines = [line.split("\t") if "\t" in line else line.split() for line in io.StringIO(text, newline=None)]
-            least, most = 0, sum(len(row) in (8, 9) and row[5].strip() not in ("1", "event_type") for row in lines)
         case "slurm":
             least = most = sum(bool(line.replace("|", "").strip()) for line in io.StringIO(text, newline=None)) - 1
         case _:

@@ -13,7 +13,7 @@ import pytest
 import harness.traces.importers
 from harness.core.errors import TraceError
 from harness.core.seeds import generator
-from harness.traces.importers import FORMATS, doubts, findings, infinitehbd, intervals, lanl, read_log, slurm, spot
+from harness.traces.importers import FORMATS, doubts, findings, infinitehbd, lanl, read_log, slurm, spot
 from harness.traces.importers.findings import LogFormat
 from tests.traces import made_logs
 from tests.traces.made_logs import LANL_NAMES, MADE, NUM_NODES, WRITERS, events, lanl_line, minutes, read
@@ -67,8 +67,8 @@ def test_what_is_written_is_read(tmp_path: Path, format: str) -> None:
     assert (log.num_read, log.num_kept, log.format, log.source) == (5, 5, format, f"made.{format}")
     assert log.licence == "not stated"
     assert log.checksum.startswith("sha256:")
-    assert len(log.nodes) == (NUM_NODES if format in ("lanl", "fta", "bamboo") else 4)
-    assert log.began == ("2004-10-01T00:00:00" if format in ("lanl", "fta", "slurm") else None)
+    assert len(log.nodes) == (NUM_NODES if format in ("lanl", "bamboo") else 4)
+    assert log.began == ("2004-10-01T00:00:00" if format in ("lanl", "slurm") else None)
 
 
 @pytest.mark.parametrize("with_prices", [True, False])
@@ -144,7 +144,6 @@ RULES = [
     ("lanl", f"{HALF}\n{lanl_line('', '1/2/2002 3:00', '9')}", 1, ({lanl.NO_TIME: 1}, {})),
     ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '', '9', node='')}", 1, ({lanl.NO_NODE: 1}, {})),
     ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 4:00', '120')}", 2, ({}, {lanl.DIFFERS: 1})),
-    ("fta", "1\t1\t7\t0\tn\t0\t5\t9\t0\n2\t1\t7\t0\tn\t3\t9\t12\t0", 1, ({intervals.OTHER_TYPE: 1}, {})),
     ("slurm", f"{EVENTS}\n|{DAY}||Cluster Registered TRES\na|{DAY}|DOWN|", 1, ({slurm.NO_NODE: 1}, {})),
     ("slurm", f"{EVENTS}\na|{DAY}|IDLE~|\nb|{DAY}|DOWN|", 1, ({slurm.UP: 1}, {})),
     ("slurm", f"{EVENTS}\na|{DAY}|MAINT|\nb|{DAY}|DOWN|", 1, ({slurm.PLANNED: 1}, {})),
@@ -391,9 +390,6 @@ WRONG = [
     ("lanl", lanl_line("31/12/2001 1:00", "", "9"), ":1: Prob Started: expected a date and time like 6/21/2005 10:54"),
     ("lanl", lanl_line("1/1/9999 1:00", "", "9"), f":1: {YEARS}2533"),
     ("lanl", lanl_line("1/1/2002 1:00", "", "9", node="1e9"), ":1: nodenumz: expected a valid integer"),
-    ("fta", "1 2 3", ":1: expected 8 or 9 columns separated by tabs, as in event_trace.tab, got 3"),
-    ("fta", made_logs.FTA_NAMES.replace("node_id", "id_node"), ":1: column 3: expected 'node_id', got 'id_node'"),
-    ("fta", made_logs.FTA_NAMES, ": expected at least one event, got none"),
     ("infinitehbd", '[{"node_id": "a"', ": expected JSON, got an error: EOF while parsing an object at line 1"),
     ("infinitehbd", "[" * 100_000, ": expected JSON, got an error: recursion limit exceeded"),
     ("infinitehbd", "[]", ": expected at least one event, got none"),
@@ -420,7 +416,7 @@ def test_what_is_no_log_is_one_line(tmp_path: Path, format: str, content: str | 
     ("path", "options", "message"),
     [
         ("log", {"format": "lanl", "system": 2}, "FOLDER/log: system: expected one of '20', got 2"),
-        ("log", {"format": "fta", "censored": "a"}, "format=fta: expected one of its options (none), got censored"),
+        ("log", {"format": "skypilot", "censored": "a"}, "format=skypilot: expected one of its options (none), got"),
         ("log", {"format": "lanl", "censored": "("}, "censored: expected a regular expression, got '(': missing"),
         (
             *("log", {"format": "lanl", "censored": "zz"}),

@@ -39,7 +39,6 @@ FORMATS: dict[str, Importer] = {
     "lanl": Importer(read=lanl.read, has_calendar=True, options=("system", "censored")),
     "bamboo": Importer(read=spot.read_events, has_calendar=False, options=("censored",)),
     "skypilot": Importer(read=spot.read_counts, has_calendar=False),
-    "fta": Importer(read=intervals.read_fta, has_calendar=None),
     "slurm": Importer(read=slurm.read, has_calendar=None, options=("unit", "columns", "censored")),
     "intervals": Importer(read=intervals.read_intervals, has_calendar=None, options=("unit", "columns", "censored")),
 }

@@ -98,7 +98,7 @@ class LogFormat(Parameters):
     """The options by which a log is read: the words of ``run.py trace import``."""
 
     format: str = ""
-    """Format of the log (docs/TRACES.md): infinitehbd, lanl, bamboo, skypilot, fta, slurm or intervals."""
+    """Format of the log (docs/TRACES.md): infinitehbd, lanl, bamboo, skypilot, slurm or intervals."""
     merge_h: Annotated[float, Field(ge=0)] | None = None
     """Reports of a node within so many hours of its last report, or of that one's end, are one failure."""
     censored: str | None = None
