@@ -47,7 +47,6 @@ from analysis.stats.inference import (
     POWER,
     claims_of,
     holm,
-    interquartile_mean,
     is_skewed,
     more_seeds,
     p_above,

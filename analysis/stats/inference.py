@@ -113,7 +113,6 @@ _QUANTILE = 1.1
 """Normal quantile of :func:`is_skewed`: it calls one of eight grids of normal losses skewed."""
 _CORRELATION = 0.125
 """Correlation of two strategies' sample skewness if half of the variance of their losses comes from ``none``: 0.5^3."""
-_NUM_RESAMPLES = 2000
 
 
 def skewness(values: Sequence[float]) -> float:
@@ -137,19 +136,3 @@ def is_skewed(losses: Sequence[Sequence[float]]) -> bool:
     of_one = math.sqrt(6 * (num - 2) / ((num + 1) * (num + 3)))
     limit = _QUANTILE * of_one * math.sqrt(share + (1 - share) * _CORRELATION)
     return float(np.mean([skewness(values) for values in known])) > limit
-
-
-def interquartile_mean(values: Sequence[float]) -> tuple[float, float, float]:
-    """The interquartile mean of independent ``values``, and the ends of its 95 % bootstrap interval (percentiles).
-
-    It is the mean without a quarter of the values, rounded down, at either end (Agarwal et al. 2021, section 4.3).
-    """
-    num = len(values)
-    drawn = np.asarray(values)[generator(0, "resamples", num).integers(num, size=(_NUM_RESAMPLES, num))]
-    low, high = np.quantile(_middle(drawn), (0.025, 0.975))
-    return float(_middle(np.asarray(values))), float(low), float(high)
-
-
-def _middle(values: "np.ndarray") -> "np.ndarray":
-    cut = values.shape[-1] // 4
-    return np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut].mean(axis=-1)

@@ -21,7 +21,6 @@ from analysis.stats import (
     Measure,
     Verdict,
     in_thousandths,
-    interquartile_mean,
     is_skewed,
     measures_of,
     regimes_of,
@@ -162,19 +161,11 @@ def _sample_text(sample: tuple[int, int]) -> str:
 
 
 def _skew(found: Sequence[Verdict]) -> Iterator[str]:
-    """A caution if the losses are too skewed for Student's t, with the interquartile mean of each strategy."""
-    tested = [each for each in found if each.loss.standard_error]
-    losses = [each.line.losses["loss"].to_list() for each in tested]
-    if is_skewed(losses):
-        parts = [
-            f"{each.label} {1e3 * mean:+.2f} ({1e3 * low:+.2f} to {1e3 * high:+.2f})".replace("-", "−")
-            for each, own in zip(tested, losses, strict=True)
-            for mean, low, high in [interquartile_mean(own)]
-        ]
+    """A caution if the losses are too skewed for Student's t."""
+    if is_skewed([each.line.losses["loss"].to_list() for each in found if each.loss.standard_error]):
         yield (
             "Caution: losses look skewed to great ones. Few seeds may all miss a rare great loss, so Student's t says "
-            "too often that these lose less than the margin. Interquartile means with 95 % bootstrap intervals, 10⁻³: "
-            f"{'; '.join(parts)}."
+            "too often that these lose less than the margin."
         )
 
 
