@@ -382,8 +382,8 @@ class Config(_Model):
     engine: Annotated[EngineName, NO_RESULT] = "local"
     profile: Annotated[Profile, NAMED_PROFILE] = PROFILES["cpr56"]
     """Name of an emulated cluster, or a mapping with `base: NAME` and the constants that differ, or FILE.yaml with such
-    a mapping, as `benchmarks/measure.py` writes it. `from_trace`: MTBF and ranks per failure of the trace, the others as
-    `cpr56`; as a mapping, `{base: busy, from_trace: true}`."""
+    a mapping, as `benchmarks/measure.py` writes it. `from_trace`: MTBF and ranks per failure of the trace, the others
+    as `cpr56`; as a mapping, `{base: busy, from_trace: true}`."""
     data: DataConfig = DataConfig()
     model: ModelChoice = model_options.options_of()
     trainer: TrainerConfig = TrainerConfig()

@@ -125,8 +125,7 @@ def test_a_command_whose_folder_was_moved_leaves_nothing_there(
 def test_a_finished_run_keeps_what_its_config_says(command: Command, *, keeps: bool) -> None:
     """Law: no resume point stays; checkpoints stay unless the config has ``store.keep_finished=false``."""
     config = changed(load_config(Path("one.yaml")), store__keep_finished=keeps, store__kind="files")
-    values = config.model_dump(mode="json")
-    Path("one.yaml").write_text(to_yaml(values))
+    Path("one.yaml").write_text(to_yaml(config.model_dump(mode="json")))
     leave_a_resume_point()
     assert command("train", "one.yaml")[0] == 0
     assert not Path("out/resume").exists()
