@@ -25,8 +25,7 @@ from harness.kernels.layers import JOB, LAYER
 from harness.kernels.products import TILE_COLUMNS
 from harness.kernels.team import num_counters
 
-_NO_SLOTS = np.empty(0, np.int64)  # rows are read in order
-_UNUSED = np.empty(0, np.int64)  # an argument that a call does not read
+_NONE = np.empty(0, np.int64)  # no slots: rows are read in order; or an argument that a call does not read
 
 
 class CompiledBackend:
@@ -210,7 +209,7 @@ class TeamPass:
             self._job_1,
             dense_BI.numpy(),
             rows_SX.numpy(),
-            _NO_SLOTS if slots_N is None else slots_N.numpy(),
+            _NONE if slots_N is None else slots_N.numpy(),
             plan.inverse_A.numpy(),
             plan.order_A.numpy(),
             plan.starts_N.numpy(),
@@ -259,8 +258,7 @@ class TeamPass:
             self._job_1,
             dense_BI.numpy(),
             rows_AD.numpy(),
-            _NO_SLOTS,
-            *(inverse_A.numpy(), _UNUSED, _UNUSED),
+            *(_NONE, inverse_A.numpy(), _NONE, _NONE),
             labels_B.numpy(),
             rows_AD.numpy(),  # in place of gradients, which merging alone writes
             self._losses_B,

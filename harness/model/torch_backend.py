@@ -40,6 +40,7 @@ from torch import Tensor
 
 from harness.core.lookup import BatchPlan, coalesce
 from harness.core.shares import Division
+from harness.kernels.compiler import FLOATS_PER_LINE
 from harness.kernels.row_loops import ADAGRAD_EPS
 
 
@@ -92,10 +93,6 @@ class Adam(DenseOptimizer):
 
 DENSE_OPTIMIZERS: Mapping[str, DenseOptimizer] = {"sgd": DenseOptimizer(), "adagrad": Adagrad(), "adam": Adam()}
 """Update rules by the value of ``trainer.dense_optimizer``."""
-
-
-_ADAGRAD = Adagrad()
-_NUMBERS_PER_LINE = 16  # float32 of a cache line
 
 
 class TorchBackend:
@@ -202,7 +199,7 @@ class Mlp:
         ):
             if sums_JO is not None:
                 grad_JO = torch.mm(inputs_BJ.t(), grad_BO)
-                _ADAGRAD.step(affine_JO, grad_JO, [sums_JO], learning_rate=learning_rate, number=0)
+                DENSE_OPTIMIZERS["adagrad"].step(affine_JO, grad_JO, [sums_JO], learning_rate=learning_rate, number=0)
             elif grad_BO.shape[1] > 1:
                 affine_JO.addmm_(inputs_BJ.t(), grad_BO, alpha=-learning_rate)
             else:  # a product with one column would add term by term to A, and round each time
@@ -212,7 +209,7 @@ class Mlp:
 def _rows(like_BI: Tensor, width: int) -> Tensor:
     """Memory for x̃, (B, width + 1), with its column of ones set. Rows begin on cache lines, which is faster."""
     num_samples = len(like_BI)
-    rows_BX = like_BI.new_zeros(num_samples, (width // _NUMBERS_PER_LINE + 1) * _NUMBERS_PER_LINE)
+    rows_BX = like_BI.new_zeros(num_samples, (width // FLOATS_PER_LINE + 1) * FLOATS_PER_LINE)
     rows_BX[:, width] = 1
     return rows_BX[:, : width + 1]
 

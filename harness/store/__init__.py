@@ -3,9 +3,8 @@
 What holds tensors is imported at its first use: checkpoints are listed and verified without torch.
 """
 
-# ruff: noqa: F401 - the names that other rooms import
+# ruff: noqa: F401, PLC0415 - the names that other rooms import
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from harness.store.background import in_background
@@ -22,17 +21,20 @@ if TYPE_CHECKING:
     from harness.store.rows import ENCODINGS, ROW_ID_BYTES, FailingSource, Part, RowSource
     from harness.store.snapshot import Snapshot
 
-_MODULES = {
-    "Store": "contract",
-    "FileStore": "files",
-    "MemoryStore": "memory",
-    "Snapshot": "snapshot",
-    **dict.fromkeys(("SAVE_KINDS", "save_kind"), "kinds"),
-    **dict.fromkeys(("ENCODINGS", "ROW_ID_BYTES", "FailingSource", "Part", "RowSource"), "rows"),
-}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name == "Store":
+        from harness.store import contract as found
+    elif name == "FileStore":
+        from harness.store import files as found
+    elif name == "MemoryStore":
+        from harness.store import memory as found
+    elif name in ("SAVE_KINDS", "save_kind"):
+        from harness.store import kinds as found
+    elif name in ("ENCODINGS", "ROW_ID_BYTES", "FailingSource", "Part", "RowSource"):
+        from harness.store import rows as found
+    elif name == "Snapshot":
+        from harness.store import snapshot as found
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(found, name)
