@@ -26,7 +26,7 @@ def words_of_import() -> str:
     return "\n".join(explained(_Import))
 
 
-def import_log(options: argparse.Namespace) -> int:
+def import_log(options: argparse.Namespace) -> None:
     """Convert a log in its original form into a trace."""
     refuse_to_overwrite(options.out, options.file, force=options.force)
     spec = read_words(_Import, options.words)
@@ -35,10 +35,10 @@ def import_log(options: argparse.Namespace) -> int:
     _show_import(log, trace)
     for doubt in log_doubts(log, is_from_start=spec.from_ is None and spec.window is None):
         console.note(f"note: {options.file}: {doubt}")
-    return _write(options, trace)
+    _write(options, trace)
 
 
-def generate_trace(options: argparse.Namespace) -> int:
+def generate_trace(options: argparse.Namespace) -> None:
     """Write the trace that a run with these keys draws."""
     config = load_config(None, options.overrides)
     law = config.trace.law
@@ -50,10 +50,10 @@ def generate_trace(options: argparse.Namespace) -> int:
     trace = draw(law, config.profile, config.num_ps, config.trace_seed, goes_on=goes_on, is_typical=options.typical)
     for doubt in doubts(read_trace(learned_from), law.per) if learned_from else ():
         console.note(f"note: {learned_from}: {doubt}")
-    return _write(options, trace)
+    _write(options, trace)
 
 
-def show(options: argparse.Namespace) -> int:
+def show(options: argparse.Namespace) -> None:
     """Print a trace's statistics; write its figures if asked for."""
     from analysis.trace_show import show_trace  # noqa: PLC0415 - not needed by `import` and `generate`
     from harness.traces.statistics import describe  # noqa: PLC0415 - scipy.stats
@@ -66,18 +66,13 @@ def show(options: argparse.Namespace) -> int:
 
         for path in draw_trace(statistics, options.figures):
             console.say(f"figure: {path}")
-    return 0
 
 
 def _summary(trace: Trace) -> str:
     """One line: the numbers of deaths, of their instants, and of ranks or hosts; the hours; hours per failure."""
-    length_h, num, num_instants = (
-        float(trace.header["length_h"]),
-        len(trace.entries),
-        len({e.hour for e in trace.entries}),
-    )
+    length_h, num_instants = float(trace.header["length_h"]), len({entry.hour for entry in trace.entries})
     kind = "host" if "hosts" in trace.header else "rank"
-    counts = ((num, "death"), (num_instants, "instant"), (int(trace.header[f"{kind}s"]), kind))
+    counts = ((len(trace.entries), "death"), (num_instants, "instant"), (int(trace.header[f"{kind}s"]), kind))
     deaths, instants, ranks = (f"{number} {word}{'s' * (number != 1)}" for number, word in counts)
     every = f", an instant every {length_h / num_instants:.3g} h" if num_instants else ""
     return f"{deaths} at {instants}, {ranks}, {length_h:g} h{every}"
@@ -118,8 +113,7 @@ def refuse_to_overwrite(path: Path, source: Path | None, *, force: bool) -> None
         raise TraceError(f"--out: expected a file in an existing folder, got {path}; create {path.parent} first")
 
 
-def _write(options: argparse.Namespace, trace: Trace) -> int:
+def _write(options: argparse.Namespace, trace: Trace) -> None:
     """Write ``--out`` whole or not at all, and print a summary. If ``--out`` is a link, its target is written."""
     write_text(options.out.resolve(), to_text(trace, command=options.command_line))
     console.say(f"wrote {options.out}: {_summary(trace)}")
-    return 0

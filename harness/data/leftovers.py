@@ -22,7 +22,7 @@ def replacing(out: Path, kind: Literal["file", "folder"]) -> Iterator[Path]:
 
     Raises DataError if another process is writing ``out``, and for an OSError, also of the block.
     """
-    path = out.with_name(f".{out.name}.tmp")
+    path = out.with_name(f".{out.name}.unfinished")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(exist_ok=True) if kind == "folder" else path.touch()

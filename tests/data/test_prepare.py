@@ -165,7 +165,7 @@ def test_the_next_command_replaces_what_a_killed_one_left(tmp_path: Path, rows: 
     source, out = _write(tmp_path / "a", to_text(rows)), tmp_path / "data" / "out"
     _, status = os.waitpid(forked(partial(killed_in_preparation, source, out)), 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
-    assert _left_over(out.parent) == [".out.tmp"]
+    assert _left_over(out.parent) == [".out.unfinished"]
     assert prepare([source], out) == read_meta(out)
     assert _left_over(out.parent) == ["out"]
 
