@@ -6,6 +6,7 @@ Only the last line of ``events.jsonl`` can be incomplete. With ``store.fsync`` a
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -95,30 +96,28 @@ class Recorder:
         self.finished = event if isinstance(event, Finished) else self.finished
 
     def done(self) -> None:
-        self.close(ok=True)
+        """Force the events to disk, then write DONE. Raises StoreError if a file cannot be written."""
+        assert self.finished is not None, "a run that succeeded has a Finished event"
+        self._end()
+        time = utc_now().isoformat(timespec="seconds")
+        digests = {**self._digests, self.run.events.name: self._digest.hexdigest()}
+        audit = outcome_of(self.run)
+        write_seal(self.run, time=time, num_events=self._num_events, digests=digests, audit=audit)
 
-    def close(self, ok: bool, reason: str | None = None) -> None:
-        """Force the events to disk, then write DONE if ``ok``, else error.txt with ``reason``. Later calls are no-ops.
+    def fail(self, reason: str = "the run ended before it was done") -> None:
+        """Force the events to disk, and write ``reason`` to error.txt, as far as the disk allows.
 
-        If ``ok``, raises StoreError if a file cannot be written; else such errors are ignored.
+        A no-op after :meth:`done`, or if called again.
         """
-        if self._stream.closed:
-            return
-        assert not ok or self.finished is not None, "a run that succeeded has a Finished event"
-        try:
-            with store_errors(self.run.events, "written"), self._stream:
-                self._stream.flush()
-                os.fsync(self._stream.fileno())
-        except StoreError:
-            if ok:
-                raise
-        if ok:
-            time = utc_now().isoformat(timespec="seconds")
-            digests = {**self._digests, self.run.events.name: self._digest.hexdigest()}
-            audit = outcome_of(self.run)
-            write_seal(self.run, time=time, num_events=self._num_events, digests=digests, audit=audit)
-        else:
-            write_reason(self.run.path, reason or "the run ended before it was done")
+        if not self._stream.closed:
+            with suppress(StoreError):
+                self._end()
+            write_reason(self.run.path, reason)
+
+    def _end(self) -> None:
+        with store_errors(self.run.events, "written"), self._stream:
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
 
     def __enter__(self) -> Self:
         return self
@@ -126,8 +125,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        reason = None if error is None else f"{type(error).__name__}: {error}"
-        self.close(ok=False, reason=reason)  # no effect after done()
+        self.fail(*(() if error is None else (f"{type(error).__name__}: {error}",)))
 
 
 def check_position(events: Path, position: EventsPosition) -> bytes:

@@ -24,12 +24,12 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     write_run(root / "deeper" / "rpc-full-s0", made_config("full", engine="rpc"))
     failed = Recorder(root / "failed-s0", made_config("partial"))
     failed.record(made_events(made_config("partial"))[0])
-    failed.close(ok=False, reason="RunFailed: ps2 <kept> dying")
+    failed.fail("RunFailed: ps2 <kept> dying")
     unfinished = Recorder(root / "unfinished-s0", made_config("cpr_ssu"))
     for event in made_events(made_config("cpr_ssu"))[:12]:
         unfinished.record(event)
     yield root
-    unfinished.close(ok=False)
+    unfinished.fail()
 
 
 @pytest.fixture(scope="session")

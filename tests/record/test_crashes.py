@@ -100,7 +100,7 @@ def interrupted(run_dir: Path) -> tuple[list[Event], ResumePoint]:
     for event in events[20:40]:
         recorder.record(event)
     save(store, 2)
-    recorder.close(ok=False, reason="killed")
+    recorder.fail("killed")
     (run_dir / "wandb").mkdir()
     (run_dir / "wandb" / "sent.json").write_text("{}")
     return events, point

@@ -91,7 +91,7 @@ def test_a_file_that_changes_before_the_end_is_named(tmp_path: Path, name: str, 
     changed = before.replace("seed: 0", "seed: 8").replace('"num_threads": 1', '"num_threads": 2')
     if resumes:
         position = recorder.position()
-        recorder.close(ok=False)
+        recorder.fail()
         for content in (changed, "{", "") if name == "env.json" else ():
             file.write_text(content)
             with pytest.raises(StoreError, match=rf"^{file}: expected what the run wrote .* got \w+$"):

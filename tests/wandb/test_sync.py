@@ -87,7 +87,7 @@ def test_a_damaged_environment_is_one_line(tmp_path: Path, text: str | bytes) ->
     recorder = Recorder(tmp_path, made_config())
     recorder.record(started)
     position = recorder.position()
-    recorder.close(ok=False, reason="RunFailed: out of luck")
+    recorder.fail("RunFailed: out of luck")
     recorder.run.env.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(StoreError, match=rf"^{recorder.run.env}: ") as caught:
         read_facts(recorder.run, {})
@@ -105,7 +105,7 @@ def test_a_damaged_config_is_a_line(tmp_path: Path) -> None:
     """Law: the line names the file and the key. A strategy of a plugin that is not loaded is no damage."""
     recorder = Recorder(tmp_path, made_config())
     recorder.record(made_events(made_config())[0])
-    recorder.close(ok=False)
+    recorder.fail()
     before = recorder.run.config.read_text()
     recorder.run.config.write_text(before.replace("project: cpr-harness", "project: 3"))
     with pytest.raises(StoreError, match=rf"^{recorder.run.config}: wandb\.project: expected text, got 3"):
