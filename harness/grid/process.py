@@ -164,7 +164,7 @@ def _crash(run_dir: Path, exit_code: int | str) -> str:
     if isinstance(exit_code, str):
         return f"no result came from the cell's process; {exit_code}"
     if exit_code < 0:
-        name = _signal_name(-exit_code)
+        name = signal.Signals(-exit_code).name if -exit_code in {*signal.Signals} else f"signal {-exit_code}"
         return f"the cell's process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
     if exit_code == 0:
         return f"the cell's process ended, and there is no {run_dir / 'DONE'}"
@@ -174,11 +174,3 @@ def _crash(run_dir: Path, exit_code: int | str) -> str:
     if not text:
         return f"the cell's process ended with code {exit_code}, without output"
     return f"the cell's process ended with code {exit_code}: {with_place(text.splitlines()[-1], text)} (see {output})"
-
-
-def _signal_name(number: int) -> str:
-    """Name of a signal, ``signal 35`` for one of the real-time signals without a name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -63,13 +63,11 @@ def train(
             raise ConfigError("trainer.device: expected a CUDA device for cuda, but torch finds none here; use cpu")
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
         torch.use_deterministic_algorithms(mode=True)
-    has_ended = False
     try:
-        while not has_ended:
+        while True:
             job = Job(run_spec, store, faults, cluster, supervisor)
             try:
-                supervisor.record(Trainer(job).run())
-                has_ended = True
+                return supervisor.record(Trainer(job).run())
             except ChiefDied:
                 pass  # a new one begins
             finally:
