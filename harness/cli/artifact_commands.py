@@ -54,13 +54,14 @@ def bundle(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, data: Path | None) -> int:
-    from harness.grid.bundle import check, code_difference, opened, sample
+    from harness.grid.bundle import check, opened, sample
+    from harness.record.code import difference_of
 
     with opened(options.check) as folder:
         chosen, num_inexact = sample(folder, options.cells, options.seed)
         if num_inexact:
             console.note(f"{num_inexact} cells with trace.inject=wall cannot be repeated to the bit, and are left out")
-        if difference := code_difference(chosen):
+        if difference := next(filter(None, (difference_of(run.path) for run in chosen)), None):
             console.note(f"note: the archive is of other code: {difference}")
         with runs_progress("check") as on_status:
             found = [*check(folder, chosen, data=data, on_status=on_status)]

@@ -30,7 +30,6 @@ from harness.core.errors import DataError, HarnessError, StoreError
 from harness.core.seeds import generator
 from harness.data.records import META_NAME, Meta, read_meta
 from harness.files import os_errors, read_file, read_json
-from harness.record.code import difference_of
 from harness.record.event_log import EventLog
 from harness.record.rundir import SEALED, RunDir, find_runs, read_config, read_env, read_whole_config, verify
 
@@ -80,21 +79,18 @@ def bundle(grid: Path, archive: Path, progress: Callable[[int, int], None]) -> d
         members |= {f"runs/{run.name}/{name}": read_file(run.path / name) for name in _MEMBERS}
         members |= _inputs(run, data)
     envs = [read_env(run.path) for run in done]
+    machines = {json.dumps({key: env.get(key) for key in _FACTS}) for env in envs}
     about = {
         "version": _VERSION,
         "cells": [run.name for run in done],
         "left_out": [run.name for run in runs if run not in done],
         "commands": sorted({env["command"] for env in envs}),
-        "environments": _distinct({key: env.get(key) for key in _FACTS} for env in envs),
+        "environments": [json.loads(machine) for machine in sorted(machines)],
         "data": data,
     }
     members["bundle.json"] = (json.dumps(about, indent=1) + "\n").encode()
     _write(archive, members, progress)
     return about
-
-
-def _distinct(values: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in sorted({json.dumps(value) for value in values})]
 
 
 def _inputs(run: RunDir, data: dict[str, Any]) -> dict[str, bytes]:
@@ -242,8 +238,3 @@ def _config_of(folder: Path, run: RunDir, data: Path | None, about: Mapping[str,
     if (trace := values["trace"]["path"]) is not None:
         changes["trace"] = {"path": str(folder / "traces" / env["trace"]["digest"] / Path(trace).name)}
     return read_whole_config(run.path, changes)
-
-
-def code_difference(chosen: Sequence[RunDir]) -> str | None:
-    """How the code that computed the first of these cells that differs is other than the present; None: it is not."""
-    return next((difference for run in chosen if (difference := difference_of(run.path))), None)
