@@ -1,18 +1,7 @@
 """A run directory: its files, how a record begins, whether its run is done, and its config as plain values.
 
-    config.yaml       resolved config; written first
-    env.json          versions, git commit, machine
-    events.jsonl      the event log
-    checkpoints/      written by harness.store
-    resume/           written by harness.store while the run is not done
-    model/            the final model, with store.keep_finished
-    DONE | error.txt  written last; DONE is the seal: it has the digests of the first three files
-    wandb/            a view of the event log
-
+docs/ARCHITECTURE.md lists the files. ``config.yaml`` is written first; ``DONE``, the seal, or ``error.txt`` last.
 Locking, and removal of what an unfinished run left, are in harness.record.folder.
-
-DONE is a JSON object with the time when it was written, the number of events, the digests, what the audit of the record
-found, and the digest of all this.
 """
 
 import json
@@ -287,7 +276,7 @@ _SEAL_CURE = "restore it from a copy, or remove DONE to run it again"
 def write_seal(
     run: RunDir, *, time: str, num_events: int, digests: Mapping[str, str], audit: Sequence[str] | None
 ) -> None:
-    """Write DONE. Raises StoreError if it cannot be written.
+    """Write DONE, a JSON object of the arguments and its own digest. Raises StoreError if it cannot be written.
 
     ``time``: ISO 8601. ``digests``: of the sealed files, computed while the run wrote them. ``audit``: the findings of
     ``harness.record.audit``; None if the audit could not be made.
