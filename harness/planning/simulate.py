@@ -93,8 +93,8 @@ class Job:
 
     ``clock``: the clock of the failures' hours (``trace.clock``). ``interrupts``: whether failures strike during saves
     and recoveries (``trace.interrupts``). ``shrinks``: whether survivors take over the shards of dead nodes
-    (``cluster.on_loss``). ``on_notice``: what ranks do that are told of their death
-    (``cluster.on_notice``). All their rows count as updated since the last save.
+    (``cluster.on_loss``). ``on_notice``: what ranks do that are told of their death (``cluster.on_notice``). All their
+    rows count as updated since the last save.
     """
 
     costs: Costs
@@ -107,6 +107,17 @@ class Job:
     interrupts: bool = False
     shrinks: bool = False
     on_notice: str = "none"
+
+    def strike_step(self, hour: float, job_h: float | None = None, overhead_h: float = 0.0) -> int:
+        """The boundary at which a failure strikes (``clock.strike_step``); ``job_h``: by default without overhead."""
+        return strike_step(
+            hour,
+            job_h=self.costs.job_h if job_h is None else job_h,
+            total_samples=self.costs.total_samples,
+            batch_size=self.batch_size,
+            num_steps=self.num_steps,
+            overhead_h=overhead_h,
+        )
 
 
 class Outcome(OverheadLedger):
@@ -207,11 +218,8 @@ class _Run:
         self.strategy = strategy
         self.job = job
         self.saves = saves
-        self.overhead = Outcome(job.costs, strategy.step_parts, job.sizes.full)
-        self._num_charged = 0  # saves that have been charged
-        if saves.charged:
-            self.overhead = copy(saves.charged)
-            self._num_charged = len(saves.steps)
+        self.overhead = copy(saves.charged) or Outcome(job.costs, strategy.step_parts, job.sizes.full)
+        self._num_charged = len(saves.steps) if saves.charged else 0  # saves that have been charged
         self.pls = PlsLedger(job.weights, job.costs.total_samples, job.pls_since)
         self.ledgers = Ledgers(
             overhead=self.overhead,
@@ -234,18 +242,17 @@ class _Run:
         """
         self._to_come = to_come = deque(planned_kills)
         while to_come and (step := self._strike_step(to_come[0])) < self.job.num_steps:
-            if self._is_saving:
-                yield self._take_struck(step)
-                continue
-            due = [to_come.popleft()]
-            while to_come and self._reads(to_come[0]) <= step:
-                due.append(to_come.popleft())
-            yield merge_faults(step, due)
+            yield self._take(step, is_struck=self._is_saving)
 
-    def _take_struck(self, step: int) -> PlannedFault:
-        """The failures that have interrupted what began at boundary ``step``: those whose hour has come by then."""
+    def _take(self, step: int, *, is_struck: bool) -> PlannedFault:
+        """The failures that strike together at boundary ``step``: those whose hour the clock has read by then.
+
+        ``is_struck``: or, if they interrupt what began there, those whose hour had come with that of the first.
+        """
         due = [self._to_come.popleft()]
-        while self._to_come and self._to_come[0].hour <= self._struck_h:
+        while self._to_come and (
+            self._to_come[0].hour <= self._struck_h if is_struck else self._reads(self._to_come[0]) <= step
+        ):
             due.append(self._to_come.popleft())
         return merge_faults(step, due)
 
@@ -279,19 +286,11 @@ class _Run:
             return None
         prices_h = self.ledgers.recovery_prices_h(plan, progress, injection)
         is_struck = self._interrupts(self._to_come[0].hour, progress.samples, prices_h)
-        return self._take_struck(progress.samples // self.job.batch_size) if is_struck else None
+        return self._take(progress.samples // self.job.batch_size, is_struck=True) if is_struck else None
 
     def _reads(self, planned_kill: PlannedFault) -> int:
         """The boundary at which the wall clock reaches the fault's hour, by the overhead charged so far."""
-        costs = self.job.costs
-        return strike_step(
-            planned_kill.hour,
-            job_h=self.overhead.steps_job_h,
-            total_samples=costs.total_samples,
-            batch_size=self.job.batch_size,
-            num_steps=self.job.num_steps,
-            overhead_h=self.overhead.delay_h,
-        )
+        return self.job.strike_step(planned_kill.hour, self.overhead.steps_job_h, self.overhead.delay_h)
 
     def charge_saves_through(self, step: int) -> None:
         """Charge the saves up to boundary ``step`` in order, since each may wait for the one before."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.config.model import Config
-from harness.core.clock import boundary_at, hour_to_samples, strike_step
+from harness.core.clock import boundary_at, hour_to_samples
 from harness.core.events import BUCKETS
 from harness.core.faults import PlannedFault, Strike
 from harness.core.placement import MIRROR_INDEX_BYTES, Placement, num_mirrored, tracked_tables
@@ -129,12 +129,7 @@ def planned_kills_at(
         PlannedFault(step=step, strikes={ps_rank(rank): killed[rank] for rank in sorted(killed)})
         for (step, _), killed in sorted(planned_kills.items())
     )
-    return shrunk(planned, job.costs.num_ps, job.num_steps, partial(_step_at, job)) if job.shrinks else planned
-
-
-def _step_at(job: Job, hour: float) -> int:
-    sizes = {"batch_size": job.batch_size, "num_steps": job.num_steps}
-    return strike_step(hour, job_h=job.costs.job_h, total_samples=job.costs.total_samples, **sizes)
+    return shrunk(planned, job.costs.num_ps, job.num_steps, job.strike_step) if job.shrinks else planned
 
 
 def _steps_at(hours_E: F64, job: Job) -> list[int]:
