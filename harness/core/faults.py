@@ -189,10 +189,6 @@ class Return(Fault):
         return _machine(ranks.give_back(on))
 
 
-class Away(Fault):
-    """A fault of nodes that are away, which strikes nobody. Planned with ``cluster.on_loss: shrink`` alone."""
-
-
 def _machine(machines: Mapping[Rank, Mapping[str, Any]]) -> Effects:
     return {rank: Effect(machine=machine) for rank, machine in machines.items()}
 
@@ -201,7 +197,7 @@ _ERRNOS = {"disk_full": errno.ENOSPC, "disk_error": errno.EIO}
 
 KILL = Kill(name="kill")
 RETURN = Return(name="return")
-AWAY = Away(name="away")
+AWAY = Fault(name="away")  # of nodes that are away: it strikes nobody. Planned with `cluster.on_loss: shrink` alone
 FAULTS: dict[str, type[Fault]] = {
     "kill": Kill,
     "hang": Hang,

@@ -35,7 +35,7 @@ class PlsLedger(Resumable):
     their samples are trained again.
     """
 
-    _state = ("_since", "_lost_at", "_added")
+    _state = ("_since", "_losses")
 
     def __init__(
         self,
@@ -47,14 +47,13 @@ class PlsLedger(Resumable):
         self._total_samples = total_samples
         self._counts_restores = since == "save_or_restore"
         self._since = dict.fromkeys(weights, 0)
-        self._lost_at: list[int] = []  # samples, of each loss that no rollback has undone
-        self._added: list[float] = []  # PLS, of the same losses
+        self._losses: list[tuple[int, float]] = []  # samples, and the PLS added, that no rollback has undone
 
     @property
     def total(self) -> float:
         """The PLS of all ranks."""
         total = 0.0
-        for added in self._added:  # in the order of the losses, so that the bits are the same whatever was undone
+        for _, added in self._losses:  # in the order of the losses, so that the bits are the same whatever was undone
             total += added
         return total
 
@@ -69,8 +68,7 @@ class PlsLedger(Resumable):
     def lost(self, rank: Rank, samples_now: int) -> float:
         """Record that ``rank`` died at ``samples_now`` and was restored without a rollback; returns the PLS it adds."""
         added = self._added_by(rank, samples_now)
-        self._lost_at.append(samples_now)
-        self._added.append(added)
+        self._losses.append((samples_now, added))
         if self._counts_restores:
             self._since[rank] = samples_now
         return added
@@ -84,8 +82,7 @@ class PlsLedger(Resumable):
 
     def rolled_back(self, samples: int) -> None:
         """Record a full recovery to the checkpoint at ``samples``: all up to it is saved, no loss after it counts."""
-        kept = [place for place, at in enumerate(self._lost_at) if at < samples]
-        self._lost_at, self._added = [self._lost_at[k] for k in kept], [self._added[k] for k in kept]
+        self._losses = [(at, added) for at, added in self._losses if at < samples]
         self._since = dict.fromkeys(self._weights, samples)
 
 
