@@ -195,35 +195,16 @@ def host_name(index: int) -> str:
 class Costs:
     """The constants of a profile, resolved for one run. A strategy chooses its interval by them. Hours and samples.
 
-    The attributes from ``load`` on are prices (docs/CPR.md, "Prices"); by default they change no charge.
+    Most are keys of ``profile``, described there (``run.py schema profile``), with its defaults. Those from ``load`` on
+    are prices (docs/CPR.md, "Prices"); by default they change no charge.
 
     Attributes:
-        job_h: hours of the job without overhead.
-        mtbf_h: mean hours between failures.
-        o_save_h: hours of a full save.
-        o_load_h: hours of a load.
-        o_res_h: hours to reschedule a job after a failure.
-        num_ps: number of PS ranks.
-        ranks_per_failure: mean number of ranks that a failure kills.
-        pls_target: portion of lost samples that CPR accepts.
         total_samples: samples of the whole run.
-        load: price of a load: ``whole``, whatever is loaded, or by its bytes.
-        io_bound: what bounds a save, and a load by bytes: ``storage``, the bytes of all ranks; ``link``, those of the
-            rank that moves most; or ``both``, whatever takes longer.
-        storage_links: bandwidth of the storage in links of one rank, for ``both``.
-        o_save_fixed_h: hours that each save costs besides, whatever its size.
-        spare_o_res_h: hours to reschedule onto a node that waits; None: ``o_res_h``.
-        detect_h: hours until a rank that hangs is given up.
-        detect_death_h: hours until the death of a process is noticed.
-        trainer_load: whether the restart of a trainer is charged a load.
+        o_res_h: hours to reschedule a job after a failure, or with ``cluster.on_loss: shrink`` to form a group.
         snapshot_frac: for a save in the background, the ratio of the time that training stands still to the time of
             writing the bytes; None: training waits for the whole save.
-        num_trainers: number of trainers of the emulated job; None: unknown.
         num_spares: nodes that wait for the failure of a rank.
         batch_size: samples of a step.
-        step_frac: by part (``Strategy.step_parts``), the fraction of a step's time that it adds to every step; a part
-            that is not named has no known price. None: steps are not priced.
-        tier_frac: by tier, the time of a save's bytes and of a load there, as a fraction of that on ``shared``.
     """
 
     job_h: float
