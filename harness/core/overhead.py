@@ -61,10 +61,7 @@ def bound_frac(costs: Costs, moved: tuple[float, float], full: tuple[float, floa
 
 def tier_frac(costs: Costs, tier: Tier) -> float:
     """The time of a save's bytes or of a load in ``tier``, as a fraction of that on ``shared``."""
-    if tier == "shared":
-        return 1.0
-    assert costs.tier_frac is not None, "the strategy demands a price of each of its tiers"
-    return costs.tier_frac[tier]
+    return 1.0 if tier == "shared" else (costs.tier_frac or {})[tier]  # the strategy demands a price of its tiers
 
 
 def save_price(costs: Costs, moved: Moved = WHOLE, full: FullSave = ONE, tier: Tier = "shared") -> SavePrice:

@@ -46,16 +46,12 @@ def best_of(standings: Iterable[Standing]) -> list[Standing]:
     return [each for each in candidates if each.more_h.mean <= each.more_h.half + _ROUNDING_H]
 
 
-def unpriced(options: StrategyOptions, costs: Costs) -> tuple[str, ...]:
-    """What a strategy does in each step that has no price."""
-    return tuple(part for part in make_strategy(options, costs).step_parts if part not in (costs.step_frac or {}))
-
-
 def advise(
     spreads: Sequence[Spread], strategies: Sequence[StrategyOptions], costs: Costs, margin: float
 ) -> list[Standing]:
     """All strategies: candidates, then safe ones without all prices, then the others; each by mean hours, by name."""
-    unknown = {each.name: unpriced(each, costs) for each in strategies}
+    parts, prices = {each.name: make_strategy(each, costs).step_parts for each in strategies}, costs.step_frac or {}
+    unknown = {name: tuple(part for part in parts[name] if part not in prices) for name in parts}
     is_safe = {each.name: each.pls.mean + each.pls.half <= margin for each in spreads}
     hours = {each.name: np.nansum(each.outcomes[:, 2:-1], axis=1) for each in spreads}  # NaN: no price
     found = {each.name: each for each in spreads}
