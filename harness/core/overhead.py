@@ -282,7 +282,7 @@ class OverheadLedger(Resumable):
         return spent_h
 
     def charge_spent(self, spent_h: Mapping[str, float]) -> None:
-        """Charge the hours, by bucket, of a save or a recovery that a failure has interrupted (:meth:`spent_by`)."""
+        """Charge hours by bucket: of a recovery, or of what a failure has interrupted (:meth:`spent_by`)."""
         for bucket, hours in spent_h.items():
             setattr(self, f"{bucket}_h", getattr(self, f"{bucket}_h") + hours)
 
@@ -328,9 +328,7 @@ class OverheadLedger(Resumable):
         return load_price(self._costs, num / whole, tier)
 
     def _charge(self, cost: FailureCost) -> FailureCost:
-        self.load_h += cost.load_h
-        self.lost_h += cost.lost_h
-        self.reschedule_h += cost.reschedule_h
+        self.charge_spent({"load": cost.load_h, "lost": cost.lost_h, "reschedule": cost.reschedule_h})
         self.load_bytes += cost.load_bytes
         return cost
 

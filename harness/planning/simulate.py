@@ -222,10 +222,7 @@ class _Run:
         self._num_charged = len(saves.steps) if saves.charged else 0  # saves that have been charged
         self.pls = PlsLedger(job.weights, job.costs.total_samples, job.pls_since)
         self.ledgers = Ledgers(
-            overhead=self.overhead,
-            pls=self.pls,
-            shard_bytes=job.sizes.shards,
-            groups=strategy.groups,
+            overhead=self.overhead, pls=self.pls, shard_bytes=job.sizes.shards, groups=strategy.groups
         )
         self.closed_step: int | None = None  # the last closing save that the PLS ledger has
         self._lost_to: dict[Tier, int] = {}  # by tier, the boundary up to which its saves are lost

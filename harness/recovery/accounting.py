@@ -259,6 +259,7 @@ class Accounting(Ledgers, Resumable):
         self.measured_s["load"] += restoration.load_s
         self.measured_s["reschedule"] += restoration.reschedule_s
         cost, pls = self.charge_recovery(plan, progress, injection, upload_bytes)
+        dense_since = {"checkpoint": progress.saved_samples or 0, "initial": 0}.get(plan.dense, progress.samples)
         lost: list[tuple[int, int]] = []
         if self.updates is not None:
             lost = [
@@ -276,7 +277,7 @@ class Accounting(Ledgers, Resumable):
             resume_samples=(progress.saved_samples or 0) if goes_back else progress.samples,
             sequence=loss.checkpoint.sequence if loss.checkpoint and reads_checkpoint(plan) else None,
             dense=plan.dense,
-            lost_dense_samples=_lost_dense(plan, progress),
+            lost_dense_samples=progress.samples - dense_since,
             num_rows=restoration.num_rows,
             pls=pls,
             lost_updates=sum(updates for updates, _ in lost) if counts else None,
@@ -321,12 +322,6 @@ class Accounting(Ledgers, Resumable):
             "memory_bytes": None if self.memory_bytes is None else max(self.memory_bytes, trainer_bytes),
             **{name: value for kind in recoveries for name, value in kind.summary().items()},
         }
-
-
-def _lost_dense(plan: RecoveryPlan, progress: Progress) -> int:
-    """Number of samples that the dense network loses: those since its checkpoint, if no steps are repeated; else 0."""
-    since = {"checkpoint": progress.saved_samples or 0, "initial": 0}
-    return progress.samples - since[plan.dense] if plan.dense in since else 0
 
 
 def _sum_known(values: Iterable[int | None]) -> int | None:

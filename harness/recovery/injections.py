@@ -42,7 +42,7 @@ class Injections(Resumable):
     before_fault: Callable[[], None]
 
     def __post_init__(self) -> None:
-        later = [number for number, fault in enumerate(self.faults) if not fault.is_at_boundary]
+        later = [number for number, fault in enumerate(self.faults) if fault.phase != "boundary"]
         self._to_come = deque(sorted(later, key=lambda number: self.faults[number].step))
         self._armed: list[int] = []
         self._is_evaluation = self._is_suspended = False

@@ -34,7 +34,7 @@ class Boundaries(Resumable):
     overhead: OverheadLedger
 
     def __post_init__(self) -> None:
-        self._at_boundaries = [(number, fault) for number, fault in enumerate(self.faults) if fault.is_at_boundary]
+        self._at_boundaries = [(number, fault) for number, fault in enumerate(self.faults) if fault.phase == "boundary"]
         self._num_taken = 0  # planned faults at boundaries that were given
         self._strikes = lru_cache(maxsize=1)(self._strikes_with)
         self._evaluated_step = 0
