@@ -73,40 +73,34 @@ def more_seeds(value: Estimate, bound: float, alpha_above: float, alpha_below: f
     """
     if not value.standard_error:
         return None
-    future = _Future(value, bound, alpha_above, alpha_below)
-    if future.probability(MOST_SEEDS) < POWER:
+
+    def is_enough(more: int) -> bool:
+        return _power(value, bound, (alpha_above, alpha_below), more) >= POWER
+
+    if not is_enough(MOST_SEEDS):
         return None
     low, high = 0, MOST_SEEDS
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if future.probability(middle) >= POWER else (middle, high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
 
 
-class _Future:
-    """Draws of the mean and variance after further seeds, from their predictive distribution."""
+def _power(value: Estimate, bound: float, alphas: tuple[float, float], more: int) -> float:
+    """Share of the draws of the mean and variance after ``more`` further seeds in which a test rejects."""
+    from scipy import special  # noqa: PLC0415 - as above
 
-    def __init__(self, value: Estimate, bound: float, alpha_above: float, alpha_below: float) -> None:
-        assert value.standard_error
-        self.alphas = (alpha_above, alpha_below)
-        self.num = value.degrees + 1
-        self.mean = value.mean - bound
-        self.squares = value.standard_error**2 * self.num * value.degrees
-        draws = generator(0, "future")
-        self.variances = self.squares / draws.chisquare(value.degrees, _NUM_DRAWS)
-        self.normals = draws.standard_normal(_NUM_DRAWS)
-
-    def probability(self, more: int) -> float:
-        """Share of the draws in which a test rejects after ``more`` further seeds."""
-        from scipy import special  # noqa: PLC0415 - as above
-
-        num = self.num + more
-        shifts = self.normals * np.sqrt(self.variances * (1 / self.num + 1 / more))
-        within = self.variances * generator(0, "future", more).chisquare(more - 1, _NUM_DRAWS) if more > 1 else 0.0
-        squares = self.squares + within + self.num * more / num * shifts**2
-        ratios = (self.mean + more / num * shifts) / np.sqrt(squares / (num - 1) / num)
-        above, below = (-special.stdtrit(num - 1, alpha) for alpha in self.alphas)
-        return float(np.mean((ratios >= above) | (ratios <= -below)))
+    assert value.standard_error
+    old, draws = value.degrees + 1, generator(0, "future")
+    squares_before = value.standard_error**2 * old * value.degrees
+    variances = squares_before / draws.chisquare(value.degrees, _NUM_DRAWS)
+    shifts = draws.standard_normal(_NUM_DRAWS) * np.sqrt(variances * (1 / old + 1 / more))
+    num = old + more
+    within = variances * generator(0, "future", more).chisquare(more - 1, _NUM_DRAWS) if more > 1 else 0.0
+    squares = squares_before + within + old * more / num * shifts**2
+    ratios = (value.mean - bound + more / num * shifts) / np.sqrt(squares / (num - 1) / num)
+    above, below = (-special.stdtrit(num - 1, alpha) for alpha in alphas)
+    return float(np.mean((ratios >= above) | (ratios <= -below)))
 
 
 _QUANTILE = 1.1
