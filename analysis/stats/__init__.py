@@ -31,7 +31,6 @@ from analysis.stats.estimates import (
     Components,
     Estimate,
     Measure,
-    components,
     conditions,
     draws,
     estimate,
@@ -42,22 +41,5 @@ from analysis.stats.estimates import (
     relevant_to_none,
     setting_keys,
 )
-from analysis.stats.inference import (
-    ALPHA,
-    POWER,
-    claims_of,
-    holm,
-    is_skewed,
-    more_seeds,
-    p_above,
-    p_below,
-)
-from analysis.stats.partners import (
-    Rounding,
-    cells_text,
-    paired,
-    rounding_of,
-    rounding_text,
-    seeds_text,
-    without_replicates,
-)
+from analysis.stats.inference import ALPHA, POWER, is_skewed
+from analysis.stats.partners import cells_text, paired, rounding_text, seeds_text

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.stats import ALPHA, claims_of, estimate, estimate_pairs
+from analysis.stats import ALPHA, estimate, estimate_pairs
+from analysis.stats.inference import claims_of
 from harness.core.seeds import generator
 
 NUM_GRIDS, NUM_TABLES = 2000, 500

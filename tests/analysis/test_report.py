@@ -17,25 +17,9 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.figures import (
-    KINDS,
-    MAX_POINTS,
-    PAPER,
-    SWEEP,
-    THEMES,
-    TRADEOFF,
-    Curve,
-    Data,
-    aucs_of,
-    colour,
-    curve,
-    figures,
-    losses_of,
-    mean_curve,
-    style,
-    sweep_figure,
-    to_svg,
-)
+from analysis.figures import KINDS, SWEEP, TRADEOFF, Data, colour, figures, style, sweep_figure, to_svg
+from analysis.figures.curves import MAX_POINTS, Curve, aucs_of, curve, losses_of, mean_curve
+from analysis.figures.look import PAPER, THEMES
 from analysis.report import heading, slug
 from analysis.stats import DEFAULT_MARGIN, Block, blocks_of, regimes_of
 from harness.config.model import Config

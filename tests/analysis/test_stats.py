@@ -21,24 +21,20 @@ from analysis.stats import (
     POWER,
     Estimate,
     blocks_of,
-    components,
     estimate,
     estimate_pairs,
-    holm,
     is_skewed,
-    more_seeds,
     own_options,
-    p_above,
-    p_below,
     paired,
     regimes_of,
-    rounding_of,
     rounding_text,
     sample_equivalent,
     setting_keys,
     verdicts,
-    without_replicates,
 )
+from analysis.stats.estimates import components
+from analysis.stats.inference import holm, more_seeds, p_above, p_below
+from analysis.stats.partners import rounding_of, without_replicates
 from harness.config.keys import is_irrelevant, leaf_keys
 
 

@@ -14,7 +14,8 @@ from rich.console import Console
 
 import analysis
 from analysis import figures
-from analysis.stats import Rounding, blocks_of, estimate, seeds_text, verdicts
+from analysis.stats import blocks_of, estimate, seeds_text, verdicts
+from analysis.stats.partners import Rounding
 from analysis.tables import comparisons, content, footnotes, show_interval
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
