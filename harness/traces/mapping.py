@@ -39,7 +39,7 @@ class MapSpec(Parameters):
     or hosts every node is a rank.
     """
 
-    from_: Moment | None = None
+    from_: Annotated[Moment | None, Field(validation_alias="from")] = None
     """First hour of the window, counted from the log's beginning, or an ISO date."""
     to: Moment | None = None
     """Last hour of the window, or an ISO date; without it, the window is length_h long, or lasts to the log's end."""
