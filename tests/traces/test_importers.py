@@ -400,7 +400,6 @@ WRONG = [
     ("skypilot", f"{SKY}[1]}}", ": expected at least 2 counts in the list 'data', got 1"),
     ("skypilot", f"{SKY}[0, 0]}}", ": data: expected a count of instances above 0"),
     ("skypilot", f"{SKY}[1, 1e9]}}", ": data.1: expected less than or equal to 10000, got 1000000000.0"),
-    ("skypilot", f'{SKY}[1, 2], "prices": [1]}}', ": expected 2 prices, one for each count"),
 ]
 
 

@@ -2,11 +2,11 @@
 
 Sources: Bamboo (Thorpe et al., NSDI 2023), github.com/uclasystem/bamboo, lines ``milliseconds,add|remove,instance``;
 github.com/skypilot-org/spot-traces (Wu et al., "Can't Be Late", NSDI 2024), JSON objects ``{"metadata":
-{"gap_seconds": 300}, "data": [4, 4, 2, ...]}``, some with a list ``prices`` as long as ``data``, which is not used.
+{"gap_seconds": 300}, "data": [4, 4, 2, ...]}``, some with a list ``prices``, which is not used.
 """
 
 from collections import deque
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -97,7 +97,6 @@ class _Metadata(Record):
 class _Counts(Record):
     metadata: _Metadata
     data: list[Annotated[Count, Field(le=_MAX_INSTANCES)]]
-    prices: list[Any] | None = None
 
 
 def read_counts(text: str, found: Findings) -> None:
@@ -112,8 +111,6 @@ def read_counts(text: str, found: Findings) -> None:
     num_counts, gap_s = len(log.data), log.metadata.gap_seconds
     if num_counts < 2:
         raise TraceError(f"{source}: expected at least 2 counts in the list 'data', got {num_counts}")
-    if log.prices is not None and len(log.prices) != num_counts:
-        raise TraceError(f"{source}: expected {num_counts} prices, one for each count in data, got {len(log.prices)}")
     found.saw(f"{source}: gap_seconds", 0.0, gap_s * (num_counts - 1))
     slots = Slots(found)
     num_ever = 0
