@@ -105,10 +105,10 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of some values with bounds: least and greatest (``of``), or a 95 % interval (``interval``).
+    """The median of some values with bounds.
 
-    Up to eight values, the rounds of most benchmarks, have no narrower interval than their range; only of more sets
-    than that does an interval tell how well a median is known, where the range just grows.
+    ``of``: least and greatest, for the few rounds of most benchmarks; up to eight values have no narrower interval.
+    ``interval``: a 95 % interval of the median, which narrows with more values, where their range widens.
     """
 
     median: float
