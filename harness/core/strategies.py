@@ -398,6 +398,13 @@ class Tiers(Full):
         self._every: dict[Tier, int] = {tier: samples for tier, samples in every.items() if samples is not None}
         self.tiers = tuple(self._every)
         self._num_ps, self._loses_nodes = costs.num_ps, options.kill_loses == "node"
+        for place, (tier, samples) in enumerate(self._every.items()):
+            for other in self.tiers[:place]:  # which survive more
+                if samples % self._every[other] == 0:
+                    raise ConfigError(
+                        f"strategy.{tier}_samples: expected saves of its own, got {samples}; tier {other} saves every "
+                        f"{self._every[other]} samples, and takes the place of each"
+                    )
         if missing := [tier for tier in self.tiers[1:] if tier not in (costs.tier_frac or {})]:
             raise ConfigError(
                 f"profile.tier_frac: expected a price of {' and '.join(missing)}, where strategy tiers saves, got none"
