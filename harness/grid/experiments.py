@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.config.derived import group_of
 from harness.config.experiment import Cell, Experiment
@@ -183,18 +183,16 @@ def _finished_beside(experiment: Experiment) -> Iterator[str]:
 
 def prepared(experiment: Experiment) -> Experiment:
     """The experiment with ``wandb.group`` filled in, and offline instead of online if the server does not answer."""
-    changes: dict[str, Any] = {"group": group_of([cell.config.model_dump(mode="json") for cell in experiment.cells])}
-    if is_online(experiment) and (problem := server_problem(server_url())):
+    group = group_of([cell.config.model_dump(mode="json") for cell in experiment.cells])
+    problem = server_problem(server_url()) if is_online(experiment) else None
+    if problem is not None:
         _log.info("%s; the runs go on offline, `run.py sync %s` sends them", problem, experiment.out)
-        changes["mode"] = "offline"
     cells = []
     for cell in experiment.cells:
         wandb = cell.config.wandb
-        given = changes if wandb.group is None else {**changes, "group": wandb.group}
-        if wandb.mode == "disabled":
-            given = {**given, "mode": "disabled"}
-        config = cell.config.model_copy(update={"wandb": wandb.model_copy(update=given)})
-        cells.append(replace(cell, config=config))
+        mode = "offline" if problem and wandb.mode == "online" else wandb.mode
+        wandb = wandb.model_copy(update={"group": group if wandb.group is None else wandb.group, "mode": mode})
+        cells.append(replace(cell, config=cell.config.model_copy(update={"wandb": wandb})))
     return replace(experiment, cells=tuple(cells))
 
 

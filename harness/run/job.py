@@ -183,6 +183,12 @@ class Job:
         return CLIENTS[config.cache.mode](spec)
 
     def _make_drops(self) -> Drops:
+        rows = RowReader(
+            planned_faults=self.run_spec.planned_faults,
+            placement=self.run_spec.placement,
+            dim=self.run_spec.model.row_values,
+            look_up=lambda plan: self.client.look_up(plan, self.progress()),
+        )
         return Drops(
             num_samples=self.run_spec.num_recovery_samples,
             score=lambda num_samples: self.evaluator.score(self.progress(), num_samples),
@@ -191,15 +197,7 @@ class Job:
             supervisor=self.supervisor,
             progress=self.progress,
             repeats_exactly=self.run_spec.strategy.repeats_exactly,
-            rows=self._make_row_reader() if self.run_spec.config.eval.movement else None,
-        )
-
-    def _make_row_reader(self) -> RowReader:
-        return RowReader(
-            planned_faults=self.run_spec.planned_faults,
-            placement=self.run_spec.placement,
-            dim=self.run_spec.model.row_values,
-            look_up=lambda plan: self.client.look_up(plan, self.progress()),
+            rows=rows if self.run_spec.config.eval.movement else None,
         )
 
     def _make_checkpointer(self, store: Store) -> Checkpointer:
