@@ -66,7 +66,7 @@ class Exchange:
 
     Reply: the rows looked up, float32 (N, X); None without a lookup. A lookup changes no tracker and no counter.
     ``replica``: a push to apply to the replica that this rank holds, or changes of rows for the parity that it holds
-    (``Parity.add``). Where ranks hold parities, the reply to a push that was not applied before ends, after the rows
+    (``Parity.apply``). Where ranks hold parities, the reply to a push that was not applied before ends, after the rows
     looked up, with the changes of the push's rows: the XOR of their bits before and after, float32 too.
     """
 
@@ -129,42 +129,33 @@ class Restore:
     newer: CountedRows | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CopyShard:
-    """Copy a shard, with its counts and its applied step, from another rank. Reply: :class:`Restored`.
-
-    ``from_replica`` true: the rank restores its own shard from the replica at its buddy. False: the rank fills the
-    replica that it holds from the shard's owner.
-    """
-
-    from_replica: bool
+    """Restore the shard, with its counts and applied step, from the replica at its buddy. Reply: :class:`Restored`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RestoreFromParity:
     """Restore the shard from the parity at ``holder`` and from the shards of ``others``. Reply: :class:`Restored`.
 
-    ``step`` steps count as applied. ``saved_counts``: of the last save. ``unsaved``: by table, unsaved updates, which
-    are counted at the table's first row.
+    ``step`` steps count as applied, and ``unsaved_updates`` as unsaved, ``unsaved_tracked`` of them in tracked tables.
     """
 
     holder: Rank
     others: tuple[Rank, ...]
     step: int
-    saved_counts: SavedCounts
-    unsaved: Mapping[int, int]
+    unsaved_updates: int
+    unsaved_tracked: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildParity:
-    """Set the parity that the rank holds to the XOR of its group's present shards, which it reads.
+class BuildReplica:
+    """Build the replica or the parity that the rank holds from the present shards of its owners. Reply: None.
 
-    ``number``: of the last message of changes that they contain.
-
-    Reply: None.
+    ``number``: of the last message of changes that the shards of a parity contain.
     """
 
-    number: int
+    number: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +290,7 @@ Request = (
     | Restore
     | CopyShard
     | RestoreFromParity
-    | BuildParity
+    | BuildReplica
     | ReadShard
     | Save
     | CountReplicaSaved

@@ -13,7 +13,7 @@ from harness.cluster import group, wire
 from harness.cluster.group import Formation
 from harness.cluster.link import ControlLink, limit_silence_of_hosts
 from harness.cluster.protocol import (
-    BuildParity,
+    BuildReplica,
     Cluster,
     CopyShard,
     Exchange,
@@ -91,7 +91,7 @@ class RpcCluster(Cluster):
             return tuple(self._send(rank, exchange) for exchange in request.exchanges)
         if wire.is_plain(request):
             return self._call(rank, wire.serve_words, wire.words_of(request), ps_index(rank))
-        asks_others = isinstance(request, CopyShard | RestoreFromParity | BuildParity)
+        asks_others = isinstance(request, CopyShard | RestoreFromParity | BuildReplica)
         workers = self._workers if asks_others else None
         return self._call(rank, wire.on_rank, "serve", rank, wire.without_slices(request), workers)
 

@@ -1,8 +1,4 @@
-"""The code of a PS rank, on both engines: a server of requests on one shard, and the replica of another rank's shard.
-
-A replica gets the same pushes in the same order as the owner's shard, so it has the same rows, state columns, counts of
-unsaved updates and applied step. A save sets the counts of the saved rows to 0 in both. A replica has no tracker.
-"""
+"""The code of a PS rank, on both engines: a server of requests on one shard."""
 
 import traceback
 from collections.abc import Callable, Mapping
@@ -13,9 +9,8 @@ import torch
 import xxhash
 from torch import Tensor
 
-from harness.cluster.parity import Parity, Reach, bits_of, read_parts, restore_from_parity
 from harness.cluster.protocol import (
-    BuildParity,
+    BuildReplica,
     CopyShard,
     CountReplicaSaved,
     Exchange,
@@ -32,15 +27,15 @@ from harness.cluster.protocol import (
     RestoreFromParity,
     Save,
     Several,
-    ShardRows,
     WriteBack,
     WriteState,
 )
+from harness.cluster.replicas import Parity, Reach, Replica, apply, bits_of, copy_shard, read_shard, restore_from_parity
 from harness.cluster.saver import Saver
 from harness.core.errors import HarnessError, RankFailed
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
-from harness.core.plans import ParityGroups, Rank, buddy_of, owner_of, ps_index
+from harness.core.plans import ParityGroups, Rank, buddy_of, ps_index
 from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.shares import ShareTrainer
@@ -48,7 +43,6 @@ from harness.core.trackers import TRACKERS, TrackerSpec
 from harness.store import Store, read_state, write_state
 from harness.store.format import bytes_of
 from harness.store.initial import InitialModel
-from harness.store.kinds import whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,71 +72,21 @@ class RankSpec:
     initial: InitialModel | None = None
 
 
-def apply(shard: Shard, push: Push | WriteBack) -> bool:
-    """Apply what the trainer sent to a shard or its replica; False, and no change, if it was applied before."""
-    if isinstance(push, WriteBack):
-        return shard.write(push.step, push.rows_N, push.values_ND, push.counts_N)
-    return shard.apply(push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate)
-
-
-class Replica(Resumable):
-    """The replica that ``rank`` holds of the shard of its owner, the rank before it."""
-
-    _state = ("shard",)
-
-    def __init__(self, rank: Rank, make_shard: Callable[[int], Shard], tracked: tuple[int, ...], num_ps: int) -> None:
-        self.owner = owner_of(rank, num_ps)
-        self.shard = make_shard(ps_index(self.owner))
-        self._tracked = tracked
-
-    def count_saved(self, save: Save) -> None:
-        """Count all updates in the replica as saved, as the owner does for its part of ``save``."""
-        kind = save.plan.kind
-        assert kind == "full", f"a strategy with replicas makes full saves only, got {kind}"
-        self.shard.mark_saved(save.sequence, whole(self.shard), tracked=self._tracked)
-
-
-def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) -> None:
-    """Overwrite ``shard`` with the rows, the counts of unsaved updates and the applied step that ``source`` has.
-
-    ``source`` sends its own shard or, with ``is_replica``, its replica of this shard; the totals of the last save
-    (``Shard.saved_counts``) come along. Raises RankLost, or the HarnessError with which ``source`` replied.
-    """
-    (num_rows, width), first = shard.rows_MD.shape, 0
-    for read in read_parts(source, num_rows, width, reach, is_replica=is_replica):
-        part = slice(first, first := first + len(read.rows_NX))
-        shard.rows_MD[part] = read.rows_NX
-        if shard.pending_M is not None:
-            assert read.pending_N is not None, "all ranks count updates, or none"
-            shard.pending_M[part] = read.pending_N
-        shard.saved_counts, shard.applied_step = read.saved_counts, read.applied_step
-
-
-def read_shard(request: ReadShard, shard: Shard) -> ShardRows:
-    """The rows of ``shard`` that another rank asks for, as copies. Changes nothing."""
-    part = slice(request.first, request.stop)
-    return ShardRows(
-        rows_NX=shard.rows_MD[part].clone(),  # of a slice, torch's rpc might send the whole shard
-        pending_N=None if shard.pending_M is None else shard.pending_M[part].clone(),
-        applied_step=shard.applied_step,
-        saved_counts=shard.saved_counts,
-    )
-
-
 def num_copied_bytes(num_rows: int, width: int, *, has_counts: bool) -> int:
     """Bytes of rows and counts that travel when a shard of ``num_rows`` rows of ``width`` values is copied."""
     return num_rows * torch.float32.itemsize * (width + has_counts)
 
 
 class RankServer(Resumable):
-    """A PS rank: one shard, its tracker and its files, and the replica of another rank's shard if ranks keep any.
+    """A PS rank: one shard, its tracker and its files, and what it holds of other ranks' shards.
 
     Attributes:
         reach: sends a request to another PS rank. Set by the engine.
+        replica: what the rank holds of other shards; None: nothing.
     """
 
     reach: Reach
-    _state = ("shard", "_tracker", "replica", "parity", "_held_by_store")
+    _state = ("shard", "_tracker", "replica", "_held_by_store")
 
     def __init__(self, spec: RankSpec, rank: Rank) -> None:
         self.rank = rank
@@ -156,12 +100,13 @@ class RankServer(Resumable):
             optimizer=OPTIMIZERS[spec.optimizer],
         )
         self.shard: Shard = make_shard(ps_index(rank))
-        num_ps, tracked = spec.placement.num_ps, spec.tracker.tables
-        self.replica = Replica(rank, make_shard, tracked, num_ps) if spec.keeps_replica else None
-        self.parity: Parity | None = None
+        self._tracked = spec.tracker.tables
+        self.replica: Replica | Parity | None = None
         self._tells_changes = spec.groups is not None  # of the rows of a push, for the parity
-        if spec.groups is not None and (members := spec.groups.members.get(rank)):
-            self.parity = Parity(members, self.shard.rows_MD.shape[1], make_shard)
+        if spec.keeps_replica:
+            self.replica = Replica(rank, make_shard, self._tracked, spec.placement.num_ps)
+        elif spec.groups is not None and (members := spec.groups.members.get(rank)):
+            self.replica = Parity(members, self.shard.rows_MD.shape[1], make_shard)
         self._tracker = make_tracker(self.shard, spec.tracker)
         self._fsync, self._initial = spec.fsync, spec.initial
         self._store, self._held_by_store = spec.store, spec.store.held(rank)
@@ -169,7 +114,7 @@ class RankServer(Resumable):
             rank=rank,
             shard=self.shard,
             tracker=self._tracker,
-            tracked=spec.tracker.tables,
+            tracked=self._tracked,
             store=self._store,
             buffer_bytes=spec.save_buffer_bytes,
             write_faults=spec.write_faults.get(rank, {}),
@@ -196,23 +141,18 @@ class RankServer(Resumable):
                 reply = tuple(self.handle(exchange) for exchange in request.exchanges)
             case OnShard(restores=False):
                 reply = request.function(self.shard, *request.arguments)
-            case OnShard() | Initialise() | Restore() | CopyShard(from_replica=True) | RestoreFromParity():
+            case OnShard() | Initialise() | Restore() | CopyShard() | RestoreFromParity():
                 reply = self._set_rows(request)
-            case CopyShard():
-                held = self._held_replica
-                copy_shard(held.shard, held.owner, self.reach, is_replica=False)
-                reply = Restored(num_rows=len(held.shard.rows_MD))
-            case BuildParity(number=number):
-                assert self.parity is not None, "this rank holds a parity"
-                self.parity.build(number, self.reach)
+            case BuildReplica(number=number):
+                self._held.build(number, self.reach)
             case ReadShard():
-                reply = self._read(request)
+                reply = self._held.read(request) if request.is_replica else read_shard(request, self.shard)
             case Save():
                 if self.replica is not None and request.mode != "finish":
                     self.replica.count_saved(request)  # at the same request as its owner, which reports the updates
                 reply = self._saver.save(request)
             case CountReplicaSaved():
-                self._held_replica.count_saved(request.save)
+                self._held.count_saved(request.save)
             case WriteState(root=root, number=number):
                 step = self.shard.applied_step
                 reply = write_state(root, self.rank, number, step, self.state(), fsync=self._fsync)
@@ -222,14 +162,9 @@ class RankServer(Resumable):
         return reply
 
     @property
-    def _held_replica(self) -> Replica:
-        assert self.replica is not None, "this rank holds no replica"
+    def _held(self) -> Replica | Parity:
+        assert self.replica is not None, "this rank holds no replica and no parity"
         return self.replica
-
-    def _read(self, request: ReadShard) -> ShardRows:
-        if request.is_replica and self.parity is not None:
-            return self.parity.read(request)
-        return read_shard(request, self._held_replica.shard if request.is_replica else self.shard)
 
     @property
     def _restored(self) -> Restored:
@@ -243,11 +178,10 @@ class RankServer(Resumable):
             case OnShard():
                 reply = request.function(self.shard, *request.arguments)
             case Initialise():
-                for shard in (self.shard, *([] if self.replica is None else [self.replica.shard])):
-                    shard.initialise(applied_step=request.step)
-                    self._fill(shard)
-                if self.parity is not None:
-                    self.parity.initialise(self._fill)
+                self.shard.initialise(applied_step=request.step)
+                self._fill(self.shard)
+                if self.replica is not None:
+                    self.replica.initialise(self._fill)
             case Restore(newer=newer):
                 self._store.read_rows(request.records, self.shard.rows_MD)
                 if request.resets_states:
@@ -257,7 +191,7 @@ class RankServer(Resumable):
                 buddy = buddy_of(self.rank, self.shard.placement.num_ps)
                 copy_shard(self.shard, buddy, self.reach, is_replica=True)
             case RestoreFromParity():
-                restore_from_parity(self.shard, request, self.reach)
+                restore_from_parity(self.shard, request, self._tracked, self.reach)
         self._tracker.reset()
         if newer is not None:
             self.shard.put(newer.rows_N, newer.values_ND, newer.unsaved_N)
@@ -274,59 +208,54 @@ class RankServer(Resumable):
         Where ranks hold parities, the changes of the rows that were pushed come behind the rows looked up.
         """
         changes_NX = None
-        if request.push is not None:
-            changes_NX = self._apply_push(request.push)
-        if request.replica is not None and self.parity is not None:
-            assert isinstance(request.replica, Push)
-            self.parity.add(request.replica)
-        elif request.replica is not None:
-            apply(self._held_replica.shard, request.replica)
-        rows_NX = None if request.pull_N is None else self.shard.gather(request.pull_N)
-        both = [part_NX for part_NX in (rows_NX, changes_NX) if part_NX is not None]
-        return torch.cat(both) if len(both) == 2 else both[0] if both else None
+        match request.push:
+            case Push() as push:
+                changes_NX = self._push(push)
+            case WriteBack() as written:
+                changes_NX = self._write_back(written)
+        if request.replica is not None:
+            self._held.apply(request.replica)
+        if request.pull_N is None:
+            return changes_NX
+        rows_PX = self.shard.gather(request.pull_N)
+        return rows_PX if changes_NX is None else torch.cat((rows_PX, changes_NX))
 
-    def _apply_push(self, push: Push | WriteBack) -> Tensor | None:
-        """Apply ``push``. Returns the XOR of its rows' bits before and after, for a parity: float32 (N, X).
+    def _push(self, push: Push) -> Tensor | None:
+        """Apply the gradients of a step, and tell the tracker of it.
 
-        Returns None if the ranks hold no parities, or if the push was applied before.
+        Returns the XOR of the rows' bits before and after, for a parity: float32 (N, X). None if the ranks hold no
+        parities, or if the push was applied before.
         """
-        step, changes_NX = self.shard.applied_step, None
-        if isinstance(push, WriteBack):
-            if self._tells_changes:
-                changes_NX = self.shard.gather(push.rows_N)
-                bits_of(changes_NX).bitwise_xor_(bits_of(push.values_ND))
-            self._write_back(push)
-        else:
-            if self._tells_changes:
-                changes_NX = torch.empty((len(push.rows_N), self.shard.rows_MD.shape[1]))
-            self._push(push, changes_NX)
-        return None if self.shard.applied_step == step else changes_NX
-
-    def _push(self, push: Push, changes_NX: Tensor | None) -> None:
-        """Apply the gradients of a step, and tell the tracker of it. ``changes_NX``: as of ``RowOptimizer.step``."""
         tracker, num_rows = self._tracker, len(push.rows_N)
         norms_N = torch.empty(num_rows) if tracker.needs_norms and tracker.mass_M is None else None
+        changes_NX = torch.empty((num_rows, self.shard.rows_MD.shape[1])) if self._tells_changes else None
         gradients = (push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate)
-        is_new = self.shard.apply(*gradients, norms_N=norms_N, mass_M=tracker.mass_M, changes_NX=changes_NX)
-        if not is_new or not num_rows:
-            return  # sent again, so that rows and tracker have it; or nothing to track
-        if tracker.needs_touches:
-            tracker.touched(push.step, push.rows_N, push.counts_N)
-        if norms_N is not None:
-            tracker.moved(push.step, push.rows_N, norms_N)
-        if tracker.needs_samples:
-            tracker.sampled(push.step, push.rows_N, push.sampled_N)
+        if not self.shard.apply(*gradients, norms_N=norms_N, mass_M=tracker.mass_M, changes_NX=changes_NX):
+            return None  # sent again, so that rows and tracker have it
+        if num_rows:
+            if tracker.needs_touches:
+                tracker.touched(push.step, push.rows_N, push.counts_N)
+            if norms_N is not None:
+                tracker.moved(push.step, push.rows_N, norms_N)
+            if tracker.needs_samples:
+                tracker.sampled(push.step, push.rows_N, push.sampled_N)
+        return changes_NX
 
-    def _write_back(self, written: WriteBack) -> None:
-        """Write rows, then tell the tracker of all steps since the last message, in order."""
+    def _write_back(self, written: WriteBack) -> Tensor | None:
+        """Write rows, then tell the tracker of all steps since the last message, in order. Returns as :meth:`_push`."""
+        changes_NX = None
+        if self._tells_changes:
+            changes_NX = self.shard.gather(written.rows_N)
+            bits_of(changes_NX).bitwise_xor_(bits_of(written.values_ND))
         if not apply(self.shard, written):
-            return
+            return None
         ones = ((step, rows_N, torch.ones(len(rows_N), dtype=torch.bool)) for step, rows_N in written.sampled)
         tracker = self._tracker
         found = ((tracker.touched, written.touched), (tracker.moved, written.moved), (tracker.sampled, ones))
         calls = [(method, update) for method, updates in found for update in updates]
         for method, update in sorted(calls, key=lambda call: call[1][0]):  # as from a client that sends every step
             method(*update)
+        return changes_NX
 
 
 def digest_of_rows(shard: Shard) -> str:

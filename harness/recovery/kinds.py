@@ -13,6 +13,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import (
     Ask,
+    BuildReplica,
     CopyShard,
     CountedRows,
     CountReplicaSaved,
@@ -164,9 +165,9 @@ class Recovery(Resumable):
         """Return ``requests``, which are about to be sent, with the additions of this kind."""
         return requests
 
-    def received(self, rank: Rank, request: Request, reply: Reply) -> Reply:
-        """Return ``reply`` of ``rank`` to ``request`` without what this kind had it add."""
-        return reply
+    def received(self, requests: Mapping[Rank, Request], replies: Mapping[Rank, Reply]) -> Mapping[Rank, Reply]:
+        """Return ``replies``, some or all of those to ``requests``, without what this kind had the ranks add."""
+        return replies
 
     async def settle(self, ask: Ask, progress: Progress) -> None:
         """Called after a step that something is due after, when all ranks have its updates, and before what is due."""
@@ -323,14 +324,14 @@ class Replication(Recovery):
         return push
 
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
-        return dict.fromkeys(ranks, CopyShard(from_replica=True))
+        return dict.fromkeys(ranks, CopyShard())
 
     def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
         """Copy shards to replicas that new processes hold, and to replicas of shards that were restored elsewhere."""
         elsewhere = {rank for rank, request in requests.items() if not isinstance(request, CopyShard)}
         owners = {ps_rank(index): owner_of(ps_rank(index), self._num_ps) for index in range(self._num_ps)}
         copied = {rank: owner for rank, owner in owners.items() if rank in loss.ranks or owner in elsewhere}
-        serve(dict.fromkeys(copied, CopyShard(from_replica=False)))
+        serve(dict.fromkeys(copied, BuildReplica()))
         self.wire_bytes += sum(self._copied_bytes(owner) for owner in copied.values())
 
     def _copied_bytes(self, rank: Rank) -> int:

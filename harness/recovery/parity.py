@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from harness.cluster.protocol import (
     Ask,
-    BuildParity,
+    BuildReplica,
     Exchange,
-    Failure,
     LoadState,
     Push,
     Reply,
@@ -25,15 +25,17 @@ from harness.cluster.protocol import (
     RestoreFromParity,
     Save,
     Several,
+    WriteBack,
     exchanges_of,
 )
 from harness.core.plans import Progress, Rank, ps_index
-from harness.core.shard import SavedCounts
 from harness.recovery.kinds import LostRanks, Recovery, RunFacts, Serve
 
 
 class ParityRecovery(Recovery):
     """``parity``: restores a lost shard with all its updates, if no rank of its group and no holder died with it.
+
+    R PS ranks. Updates are counted of all tables, and of the tracked ones.
 
     Attributes:
         wire_bytes: bytes of changes to the trainer and from it, and of the shards that new parities were built from.
@@ -43,139 +45,123 @@ class ParityRecovery(Recovery):
     loses_updates = False
     reads_rows = True
     reads_group = True
-    _state = (*Recovery._state, "_changes", "_numbers", "_applied", "_unsaved", "_saved")
-    _state_types = (SavedCounts,)
+    _state = (*Recovery._state, "_changes", "_number", "_applied", "_unsaved_R2", "_saving_R2")
 
     def __init__(self, run: RunFacts) -> None:
         super().__init__(run)
         assert run.strategy.groups is not None, "a strategy with this kind has groups"
         self._groups = run.strategy.groups
-        ranks = self._groups.holder_of
         self._changes: dict[Rank, list[tuple[Tensor, Tensor]]] = {holder: [] for holder in self._groups.members}
-        self._unanswered: dict[Rank, list[Push]] = {holder: [] for holder in self._groups.members}  # messages
-        self._numbers = dict.fromkeys(self._groups.members, 0)  # of the last message of changes to each holder
-        self._applied = dict.fromkeys(ranks, 0)  # last step to which a rank has replied
-        # Unsaved updates to which a rank has replied: of all tables, and of tracked ones.
-        self._unsaved: dict[Rank, tuple[int, int]] = dict.fromkeys(ranks, (0, 0))
-        self._saved = dict.fromkeys(ranks, SavedCounts())
+        self._unanswered: dict[Rank, Push] = {}  # the message of changes that a holder has not answered
+        self._number = 0  # of the last message
+        self._applied = dict.fromkeys(self._groups.holder_of, 0)  # last step to which a rank has replied
+        self._unsaved_R2 = np.zeros((run.placement.num_ps, 2), np.int64)  # replied to; in no committed save
+        self._saving_R2 = self._unsaved_R2.copy()  # of them, those in the save under way
 
     def summary(self) -> dict[str, Any]:
         return {"replica_bytes": self.wire_bytes}
 
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
-        """Return ``requests`` with the changes for each holder to which pushes are sent."""
+        """Return ``requests``, in which the first exchange with each holder has the changes for its parity."""
         sent = dict(requests)
         for holder in self._groups.members:
-            exchanges = exchanges_of(requests.get(holder))
-            if self._changes[holder] and any(exchange.push is not None for exchange in exchanges):
-                first = replace(exchanges[0], replica=self._message(holder))
+            if (exchanges := exchanges_of(requests.get(holder))) and (message := self._message(holder)):
+                first = replace(exchanges[0], replica=message)
                 sent[holder] = Several((first, *exchanges[1:])) if isinstance(requests[holder], Several) else first
         return sent
 
-    def _messages(self) -> dict[Rank, Push]:
-        """New messages with all changes that are in none yet, by holder."""
-        return {holder: self._message(holder) for holder, changes in self._changes.items() if changes}
+    def _message(self, holder: Rank) -> Push | None:
+        """The message that ``holder`` has not answered, or else a new one with all changes, if there are any."""
+        if holder not in self._unanswered and self._changes[holder]:
+            rows_N, bits_NX = (torch.cat(parts) for parts in zip(*self._changes[holder], strict=True))
+            self._changes[holder] = []
+            self._number += 1
+            self._unanswered[holder] = Push(
+                step=self._number,
+                rows_N=rows_N,
+                grads_ND=bits_NX,
+                counts_N=torch.zeros(len(rows_N), dtype=torch.int32),
+                sampled_N=torch.zeros(len(rows_N), dtype=torch.bool),
+                learning_rate=0.0,
+            )
+        return self._unanswered.get(holder)
 
-    def _message(self, holder: Rank) -> Push:
-        """A new message with the changes for ``holder``, which is sent again until the holder has answered."""
-        rows_N, bits_NX = (torch.cat(parts) for parts in zip(*self._changes[holder], strict=True))
-        self._changes[holder] = []
-        self._numbers[holder] += 1
-        message = Push(
-            step=self._numbers[holder],
-            rows_N=rows_N,
-            grads_ND=bits_NX,
-            counts_N=torch.zeros(len(rows_N), dtype=torch.int32),
-            sampled_N=torch.zeros(len(rows_N), dtype=torch.bool),
-            learning_rate=0.0,
-        )
-        self._unanswered[holder].append(message)
-        return message
+    def received(self, requests: Mapping[Rank, Request], replies: Mapping[Rank, Reply]) -> Mapping[Rank, Reply]:
+        """Take the changes out of replies, and note what the ranks have applied."""
+        without = dict(replies)
+        for rank, reply in replies.items():
+            request = requests[rank]
+            if isinstance(request, Exchange):
+                without[rank] = self._take(rank, request, reply)
+            elif isinstance(request, Several):
+                without[rank] = tuple(self._take(rank, *pair) for pair in zip(request.exchanges, reply, strict=True))
+        return without
 
-    def received(self, rank: Rank, request: Request, reply: Reply) -> Reply:
-        """Take the changes out of a reply, and note what the rank has applied and saved."""
-        if isinstance(reply, Failure):
-            return reply
-        if isinstance(request, Save):
-            if request.mode != "finish" or reply.is_late:
-                self._note_saved(rank, request.sequence)
-        elif isinstance(request, Several):
-            return tuple(self._take(rank, *pair) for pair in zip(request.exchanges, reply, strict=True))
-        elif isinstance(request, Exchange):
-            return self._take(rank, request, reply)
-        return reply
+    def _take(self, rank: Rank, exchange: Exchange, reply: Tensor | None) -> Tensor | None:
+        if exchange.replica is self._unanswered.get(rank):
+            self._unanswered.pop(rank, None)
+        push, num_lookups = exchange.push, 0 if exchange.pull_N is None else exchange.pull_N.shape[0]
+        if push is not None:
+            self._applied[rank] = max(self._applied[rank], push.step)
+            if reply is not None and reply.shape[0] > num_lookups:
+                self._note(rank, push, reply[num_lookups:])
+        return None if exchange.pull_N is None or reply is None else reply[:num_lookups]
 
-    def _note_saved(self, rank: Rank, sequence: int) -> None:
-        """Count all updates as saved, as the shard does (``Shard.mark_saved``)."""
-        before = saved if (saved := self._saved[rank]).sequence == sequence else SavedCounts()
-        updates, tracked = self._unsaved[rank]
-        self._saved[rank] = SavedCounts(sequence, before.updates + updates, before.tracked + tracked)
-        self._unsaved[rank] = 0, 0
-
-    def _take(self, rank: Rank, exchange: Exchange, reply: Reply) -> Reply:
-        push = exchange.push
-        if isinstance(reply, Failure):
-            return reply
-        if (changes := exchange.replica) is not None:
-            self._unanswered[rank] = [each for each in self._unanswered[rank] if each.step > changes.step]
-        if push is None:
-            return reply
-        self._applied[rank] = max(self._applied[rank], push.step)
-        num_lookups = 0 if exchange.pull_N is None else len(exchange.pull_N)
-        if reply is None or len(reply) == num_lookups:  # applied before, or a push of no rows
-            return None if exchange.pull_N is None else reply
-        self._changes[self._groups.holder_of[rank]].append((push.rows_N, reply[num_lookups:]))
+    def _note(self, rank: Rank, push: Push | WriteBack, changes_NX: Tensor) -> None:
+        """Note the changes and the updates of a push that ``rank`` had not applied before."""
+        self._changes[self._groups.holder_of[rank]].append((push.rows_N, changes_NX))
         # In the reply, and in the message with row ids, counts and flags: 8, 4 and 1 bytes.
-        self.wire_bytes += len(push.rows_N) * (2 * torch.float32.itemsize * self.run.width + 13)
-        counts = self.run.count_updates.of_rank(ps_index(rank), push.rows_N.numpy(), push.counts_N.numpy())
-        self._unsaved[rank] = self._unsaved[rank][0] + counts[0], self._unsaved[rank][1] + counts[1]
-        return None if exchange.pull_N is None else reply[:num_lookups]
+        self.wire_bytes += changes_NX.shape[0] * (2 * torch.float32.itemsize * self.run.width + 13)
+        if self.run.has_counts:
+            k = ps_index(rank)
+            self._unsaved_R2[k] += self.run.count_updates.of_rank(k, push.rows_N.numpy(), push.counts_N.numpy())
 
     async def settle(self, ask: Ask, progress: Progress) -> None:
         """Send all changes to their holders."""
-        if messages := self._messages():
-            await ask({holder: Exchange(replica=message) for holder, message in messages.items()}, progress)
+        if holders := [holder for holder, changes in self._changes.items() if changes]:
+            await ask(dict.fromkeys(holders, Exchange()), progress)
 
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
-        self._messages()  # which are unanswered now
-        late = {holder: messages for holder, messages in self._unanswered.items() if holder not in loss.ranks}
-        for turn in range(max(map(len, late.values()), default=0)):  # a holder takes them in order
-            of_turn = {holder: messages[turn] for holder, messages in late.items() if turn < len(messages)}
-            serve({holder: Exchange(replica=message) for holder, message in of_turn.items()})
-        for holder in late:
-            self._unanswered[holder] = []
+        living = self._groups.members.keys() - loss.ranks
+        while messages := {holder: message for holder in sorted(living) if (message := self._message(holder))}:
+            serve({holder: Exchange(replica=message) for holder, message in messages.items()})
+            for holder in messages:
+                del self._unanswered[holder]
         return {rank: self._restore(rank) for rank in ranks}
 
     def _restore(self, rank: Rank) -> RestoreFromParity:
-        holder = self._groups.holder_of[rank]
+        holder, (updates, tracked) = self._groups.holder_of[rank], self._unsaved_R2[ps_index(rank)].tolist()
         return RestoreFromParity(
             holder=holder,
             others=tuple(sorted(self._groups.needed_for(rank) - {holder})),
             step=self._applied[rank],
-            saved_counts=self._saved[rank],
-            unsaved=self._unsaved_by_table(rank),
+            unsaved_updates=updates,
+            unsaved_tracked=tracked,
         )
-
-    def _unsaved_by_table(self, rank: Rank) -> dict[int, int]:
-        """Sums of unsaved updates, each under one table: of the tracked tables, and of the others."""
-        updates, tracked = self._unsaved[rank]
-        placement, by_table = self.run.placement, dict[int, int]()
-        for is_tracked, count in ((True, tracked), (False, updates - tracked)):
-            tables = (t for t in range(len(placement.cardinalities)) if (t in self.run.tracked) == is_tracked)
-            if count:
-                by_table[next(t for t in tables if placement.num_local_rows(ps_index(rank), t))] = count
-        return by_table
 
     def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
         """Build the parities anew that died, and those of shards that are not as they were."""
         kept = RestoreFromParity | LoadState
         otherwise = {rank for rank, request in requests.items() if not isinstance(request, kept)}
         for rank in otherwise:
-            self._applied[rank], self._unsaved[rank], self._saved[rank] = loss.progress.step, (0, 0), SavedCounts()
+            self._applied[rank] = loss.progress.step
+            self._unsaved_R2[ps_index(rank)] = self._saving_R2[ps_index(rank)] = 0
         groups = self._groups.members
         built = [holder for holder in groups if holder in loss.ranks or not otherwise.isdisjoint(groups[holder])]
-        serve({holder: BuildParity(number=self._numbers[holder]) for holder in built})
+        serve(dict.fromkeys(built, BuildReplica(number=self._number)))
         for holder in built:
-            self._changes[holder], self._unanswered[holder] = [], []
+            self._changes[holder] = []
+            self._unanswered.pop(holder, None)
         read = [self.run.placement.num_rows(ps_index(member)) for holder in built for member in groups[holder]]
         self.wire_bytes += sum(read) * self.run.width * torch.float32.itemsize
+
+    def freeze(self, *, closes_interval: bool) -> None:
+        """Note the updates that the present save holds: all, since all saves are full."""
+        self._saving_R2 = self._unsaved_R2.copy()
+
+    def committed(self) -> None:
+        self._unsaved_R2 -= self._saving_R2
+
+    async def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
+        """Count all updates of replacements as saved, which wrote their present rows."""
+        self._unsaved_R2[[*map(ps_index, saves)]] = 0

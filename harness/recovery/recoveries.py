@@ -176,11 +176,11 @@ class Recoveries(Resumable):
             requests = kind.accompany(requests)
         return requests
 
-    def received(self, rank: Rank, request: Request, reply: Reply) -> Reply:
-        """Return ``reply`` of ``rank`` to ``request`` without the additions of all kinds."""
+    def received(self, requests: Mapping[Rank, Request], replies: Mapping[Rank, Reply]) -> Mapping[Rank, Reply]:
+        """Return ``replies`` to ``requests`` without the additions of all kinds."""
         for kind in self:
-            reply = kind.received(rank, request, reply)
-        return reply
+            replies = kind.received(requests, replies)
+        return replies
 
     async def settle(self, ask: Ask, progress: Progress) -> None:
         """Have all kinds send what the ranks must have before what is due after a step."""

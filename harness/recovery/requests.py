@@ -108,8 +108,7 @@ class Requests:
             raise
 
     def _keep(self, sent: Sent, replies: Mapping[Rank, Reply]) -> None:
-        for rank, reply in replies.items():
-            sent.replies[rank] = self._recoveries.received(rank, sent.requests[rank], reply)
+        sent.replies |= self._recoveries.received(sent.requests, replies)
 
     def drain(self, lost: RankLost) -> RankLost:
         """Wait for all other requests in flight, since they end with the generation. Returns what is lost by then."""

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from harness.cluster.local import LocalRanks
-from harness.cluster.parity import bits_of
-from harness.cluster.protocol import CopyShard, Request, Save
+from harness.cluster.protocol import Request, Save
+from harness.cluster.replicas import Parity, Replica, bits_of
 from harness.cluster.server import RankServer
 from harness.config.model import Config
 from harness.core.events import Event, Finished, Recovered, Saved
@@ -24,14 +24,8 @@ class Finish(Save):
     """A Save of mode ``finish``, as a kind of request of its own."""
 
 
-class FillReplica(CopyShard):
-    """A CopyShard into a replica, as a kind of request of its own."""
-
-
 def kind_of(request: Request) -> type:
     """The kind by which a doom names it."""
-    if isinstance(request, CopyShard) and not request.from_replica:
-        return FillReplica
     return Finish if isinstance(request, Save) and request.mode == "finish" else type(request)
 
 
@@ -115,7 +109,7 @@ def unsaved() -> int:
 def assert_replicas_are_whole() -> None:
     """Every replica of the last run has the rows, counts, step and saved updates of its owner."""
     for server in MortalRanks.last.values():
-        assert server.replica is not None
+        assert isinstance(server.replica, Replica)
         replica, owner = server.replica.shard, MortalRanks.last[server.replica.owner].shard
         assert torch.equal(replica.rows_MD, owner.rows_MD)
         assert replica.pending_M is not None
@@ -126,7 +120,7 @@ def assert_replicas_are_whole() -> None:
 
 def assert_parities_are_whole() -> None:
     """Every parity of the last run is the XOR of its group's rows."""
-    held = {rank: server.parity for rank, server in MortalRanks.last.items() if server.parity is not None}
+    held = {rank: each.replica for rank, each in MortalRanks.last.items() if isinstance(each.replica, Parity)}
     groups = ParityGroups(2, len(MortalRanks.last)).members
     assert held.keys() == groups.keys()
     for holder, parity in held.items():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.cluster.protocol import (
-    BuildParity,
+    BuildReplica,
     CopyShard,
     Exchange,
     Initialise,
@@ -26,7 +26,6 @@ from harness.store import newest_checkpoint
 from tests.covering import Row, covering
 from tests.recovery.mortal_ranks import (
     Doom,
-    FillReplica,
     Finish,
     MortalRanks,
     assert_parities_are_whole,
@@ -61,13 +60,13 @@ INSTEAD: dict[tuple[str, str], Doom] = {
         ("ps1", 8, Exchange): "before",
         ("ps1", 1, CopyShard): "after",
         ("ps3", 14, Exchange): "before",
-        ("ps3", 1, FillReplica): "after",
+        ("ps3", 1, BuildReplica): "after",
     },
     ("parity", "in two restores"): {
         ("ps1", 8, Exchange): "before",
         ("ps1", 1, RestoreFromParity): "after",
         ("ps2", 14, Exchange): "before",
-        ("ps2", 1, BuildParity): "after",
+        ("ps2", 1, BuildReplica): "after",
     },
     ("parity", "next to a save"): {
         ("ps1", 8, Exchange): "before",
