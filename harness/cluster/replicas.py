@@ -160,10 +160,10 @@ class Parity(Resumable):
     _state = ("number",)
     _state_in_place = ("bits_MX",)
 
-    def __init__(self, members: tuple[Rank, ...], width: int, make_shard: MakeShard) -> None:
+    def __init__(self, members: tuple[Rank, ...], make_shard: MakeShard) -> None:
         self._make_shard, self._members = make_shard, members
-        num_rows = max(len(make_shard(ps_index(member)).rows_MD) for member in members)
-        self.bits_MX = torch.zeros((num_rows, width), dtype=torch.int32)
+        # In the memory of a shard: random rows of a plain tensor cost a quarter more.
+        self.bits_MX = bits_of(max((make_shard(ps_index(member)).rows_MD for member in members), key=len))
         self.number = 0
 
     def initialise(self, fill: Callable[[Shard], None]) -> None:

@@ -106,7 +106,7 @@ class RankServer(Resumable):
         if spec.keeps_replica:
             self.replica = Replica(rank, make_shard, self._tracked, spec.placement.num_ps)
         elif spec.groups is not None and (members := spec.groups.members.get(rank)):
-            self.replica = Parity(members, self.shard.rows_MD.shape[1], make_shard)
+            self.replica = Parity(members, make_shard)
         self._tracker = make_tracker(self.shard, spec.tracker)
         self._fsync, self._initial = spec.fsync, spec.initial
         self._store, self._held_by_store = spec.store, spec.store.held(rank)

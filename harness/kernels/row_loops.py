@@ -338,8 +338,9 @@ def xor_rows(out_MX: Any, rows_N: Any, bits_NX: Any) -> None:
         if n + AHEAD < num_rows:
             for line in range(0, width, FLOATS_PER_LINE):
                 prefetch(out_MX.ctypes.data + (rows_N[n + AHEAD] * width + line) * 4)
+        row = rows_N[n]  # out here, else the loop is not vectorised
         for x in range(width):
-            out_MX[rows_N[n], x] ^= bits_NX[n, x]
+            out_MX[row, x] ^= bits_NX[n, x]
 
 
 @compiled_for(void(int64, float32[:, ::1], int64[::1], int64[::1], float32[:, ::1], float32[:, ::1], float32))
