@@ -9,6 +9,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba import int32, int64
+from numpy.typing import NDArray
 
 from harness.kernels.compiler import compiled_for
 
@@ -94,31 +95,36 @@ def sums_before(keys_N: Any, counts_N: Any, edges_E: Any) -> Any:
     return sums_E
 
 
-@compiled_for("Tuple((int64[::1], int64[::1]))(int64[::1], int64[::1])")
-def shared(keys_K: Any, keys_N: Any) -> Any:
+_BLOCK_BITS = 10  # of a key, the number in its block: the places of 33 million keys' blocks fit into a cache
+
+
+def block_places(keys_K: NDArray[np.int64], end: int) -> NDArray[np.int64]:
+    """Where in ``keys_K``, which ascend below ``end``, each block of consecutive keys begins, and the last one ends."""
+    return np.searchsorted(keys_K, np.arange(0, end + (2 << _BLOCK_BITS), 1 << _BLOCK_BITS))
+
+
+@compiled_for("Tuple((int64[::1], int64[::1]))(int64[::1], int64[::1], int64[::1])")
+def shared(keys_K: Any, blocks_B: Any, keys_N: Any) -> Any:
     """The places of the keys that are in both lists, which ascend: in ``keys_K``, and in ``keys_N``.
 
-    A key that is d above ``keys_K[k]`` is at most d places behind it, and just there where no number is left out.
+    ``blocks_B``: of ``keys_K``, as of :func:`block_places`.
     """
-    places_2N, num_shared, k, last = np.empty((2, len(keys_N)), np.int64), 0, int64(0), len(keys_K) - 1
-    for n in range(len(keys_N) if last >= 0 else 0):
-        key, high = keys_N[n], min(last, k + max(keys_N[n] - keys_K[k], 0))
-        if keys_K[high] == key:
-            k = high
-        else:
-            reach = 64
-            while k + reach < high and keys_K[k + reach] < key:
-                k += reach
-                reach *= 2
-            high = min(high, k + reach)
-            while k < high:
-                middle = (k + high) >> 1
+    places_2N, num_shared = np.empty((2, len(keys_N)), np.int64), 0
+    for n in range(len(keys_N)):
+        key, block = keys_N[n], keys_N[n] >> _BLOCK_BITS
+        k, end = blocks_B[block], blocks_B[block + 1]
+        if k < end:  # a key that is d above the first is at most d places behind it, and just there without gaps
+            last = min(end - 1, k + max(key - keys_K[k], 0))
+            if keys_K[last] == key:
+                k = last
+            while k < last:
+                middle = (k + last) >> 1
                 if keys_K[middle] < key:
                     k = middle + 1
                 else:
-                    high = middle
-        places_2N[0, num_shared], places_2N[1, num_shared] = k, n
-        num_shared += int64(keys_K[k] == key)
+                    last = middle
+            places_2N[0, num_shared], places_2N[1, num_shared] = k, n
+            num_shared += int64(keys_K[k] == key)
     return places_2N[0, :num_shared], places_2N[1, :num_shared]
 
 

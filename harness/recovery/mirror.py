@@ -24,7 +24,7 @@ from harness.core.plans import Progress, Rank, ps_index, ps_rank
 from harness.core.shard import Shard
 from harness.core.trackers import top_rows
 from harness.kernels.row_loops import take_rows
-from harness.kernels.sorted_keys import shared
+from harness.kernels.sorted_keys import block_places, shared
 from harness.recovery.kinds import Checkpoint, Recovery, RunFacts, UploadedRows
 from harness.store import ROW_ID_BYTES
 
@@ -68,7 +68,10 @@ class Mirror(Checkpoint):
     If the strategy has no ``mirror``, the trainer holds no rows, and a shard is restored as by ``checkpoint``.
     """
 
-    _state = (*Recovery._state, "_keys_K", "_values_KX", "_unsaved_K", "_accesses_K", "_saving_K", "_num_fetched")
+    _state = (
+        *(*Recovery._state, "_keys_K", "_blocks_B", "_values_KX", "_unsaved_K", "_accesses_K", "_saving_K"),
+        "_num_fetched",
+    )
 
     def __init__(self, run: RunFacts) -> None:
         super().__init__(run)
@@ -81,7 +84,7 @@ class Mirror(Checkpoint):
 
     def rolled_back(self) -> None:
         """Drop all rows. The mirror is filled again at the next save."""
-        self._keys_K = np.empty(0, np.int64)
+        self._keys_K = self._blocks_B = np.empty(0, np.int64)
         self._values_KX = torch.empty((0, self._width))
         self._unsaved_K = np.empty(0, np.int32)  # updates that the newest checkpoint lacks
         self._accesses_K = np.empty(0, np.int32)  # since the last save
@@ -101,7 +104,7 @@ class Mirror(Checkpoint):
         if self._begun is None or self._begun[0] > step:
             return
         (_, plan, grads_ND), self._begun = self._begun, None
-        rows_N, places_N = shared(self._keys_K, plan.keys_N)
+        rows_N, places_N = shared(self._keys_K, self._blocks_B, plan.keys_N)
         counts_N = plan.counts_N[places_N]
         self._accesses_K[rows_N] += counts_N
         self.run.optimizer.step(
@@ -159,6 +162,7 @@ class Mirror(Checkpoint):
         unsaved_K[is_held_K] = self._unsaved_K[where_K[is_held_K]]
         unsaved_K[~is_held_K] = torch.cat([coming.unsaved_N for coming in coming_R]).numpy()
         self._keys_K, self._values_KX, self._unsaved_K = keys_K, values_KX, unsaved_K
+        self._blocks_B = block_places(keys_K, self._bases_R[-1])  # less than a hundredth of the mirror's memory
         self._accesses_K = np.zeros(len(keys_K), np.int32)
         self._num_fetched += int(comes_K.sum())
         arrays = (self._keys_K, self._values_KX, self._unsaved_K, self._accesses_K)
