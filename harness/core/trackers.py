@@ -7,7 +7,7 @@ Of SSU: L lists, one a tracked table; S slots of all lists; W words of 64 bits.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,8 +21,6 @@ from harness.core.shard import Shard
 from harness.kernels.row_loops import add_at, mark, row_distances, state_norms
 from harness.kernels.samples import LIST, LISTS, forget, keep_sampled
 from harness.kernels.selection import largest
-
-_CHUNK_ROWS = 1 << 14  # rows compared at once: a megabyte at dimension 16
 
 
 @dataclass(frozen=True)
@@ -228,9 +226,6 @@ class SsuTracker(Tracker):
         )
         self._lists_address = self._lists_1.ctypes.data
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("SsuTracker: cannot be pickled or copied, since it holds addresses of its own arrays")
-
     def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
         num_rows = rows_N.numel()
         assert is_sampled_N.numel() == num_rows
@@ -301,12 +296,7 @@ class ScarTracker(TopTracker):
         return 4 * dim * sum(placement.num_local_rows(rank_index, table) for table in spec.tables)
 
     def _scores(self, table: int) -> Tensor:
-        saved_TD, values_TD = self._saved[table], self._shard.values_MD[self._shard.span(table)]
-        moved_T = torch.empty(len(saved_TD))
-        for first in range(0, len(saved_TD), _CHUNK_ROWS):
-            chunk = slice(first, first + _CHUNK_ROWS)
-            moved_T[chunk] = distances(values_TD[chunk], saved_TD[chunk])
-        return moved_T
+        return distances(self._shard.values_MD[self._shard.span(table)], self._saved[table])
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
         """Copy the present values of the rows. The save holds these values, even if it is written later."""
