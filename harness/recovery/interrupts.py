@@ -40,43 +40,41 @@ class Interrupts:
         """Whether a failure struck before the save in ``tier`` was over, of which the ranks have ``written`` parts."""
         if not self.to_come():
             return False
-        prices_h = self.accounting.save_prices_h(written, tier)
-        if self._spent_h(prices_h, progress) is None:
-            return False
-        await self.expect_losses(self.injections.losses(number for number, _ in self._due(progress)))
-        sizes = self.accounting.save_bytes(written, self.accounting.dense_bytes)
-        return self._strike("save", prices_h, sizes, progress, tier)
+        spent_h = self._spent_h(self.accounting.save_prices_h(written, tier), progress)
+        if spent_h is not None:
+            await self.expect_losses(self.injections.losses(self._due(progress)))
+            sizes = self.accounting.save_bytes(written, self.accounting.dense_bytes)
+            self._strike("save", spent_h, sizes, progress, tier)
+        return spent_h is not None
 
     def strikes_recovery(self, plan: RecoveryPlan, progress: Progress, upload_bytes: int) -> bool:
         """Whether a failure struck before the recovery was over that has just been carried out by ``plan``."""
         prices_h = self.accounting.recovery_prices_h(plan, progress, self.injections.not_charged, upload_bytes)
-        sizes = self.accounting.recovery_bytes(plan, upload_bytes)
-        tier = progress.saved_tier if rolls_back(plan) else "shared"
-        return self._strike("recovery", prices_h, sizes, progress, tier)
-
-    def _spent_h(self, prices_h: Mapping[str, float], progress: Progress) -> dict[str, float] | None:
-        hour = self._hour()
-        return None if hour is None else self.accounting.overhead.spent_by(hour, progress.samples, prices_h)
+        spent_h = self._spent_h(prices_h, progress)
+        if spent_h is not None:
+            sizes = self.accounting.recovery_bytes(plan, upload_bytes)
+            self._strike("recovery", spent_h, sizes, progress, progress.saved_tier if rolls_back(plan) else "shared")
+        return spent_h is not None
 
     def _hour(self) -> float | None:
         """The hour of the first fault to come that loses ranks."""
         return next((fault.hour for _, fault in self.to_come() if fault.loses_ranks), None)
 
-    def _due(self, progress: Progress) -> Sequence[tuple[int, FaultTime]]:
-        """The faults to come up to the first that loses ranks, and those whose hour has come with it."""
+    def _spent_h(self, prices_h: Mapping[str, float], progress: Progress) -> dict[str, float] | None:
+        """The hours by bucket that are spent when the next failure strikes; None if it does not, or none is to come."""
         hour = self._hour()
-        if hour is None:
-            return ()
-        now_h = max(hour, self.accounting.overhead.wall_h(progress.samples))
-        return [*takewhile(lambda each: each[1].hour <= now_h, self.to_come())]
+        return None if hour is None else self.accounting.overhead.spent_by(hour, progress.samples, prices_h)
+
+    def _due(self, progress: Progress) -> list[int]:
+        """The numbers of the faults up to the first that loses ranks, and of those whose hour has come with it."""
+        now_h = max(self._hour() or 0.0, self.accounting.overhead.wall_h(progress.samples))
+        return [number for number, _ in takewhile(lambda each: each[1].hour <= now_h, self.to_come())]
 
     def _strike(
-        self, what: str, prices_h: Mapping[str, float], sizes: tuple[int, int], progress: Progress, tier: Tier
-    ) -> bool:
-        hour, spent_h = self._hour(), self._spent_h(prices_h, progress)
-        if hour is None or spent_h is None:
-            return False
-        numbers = [number for number, _ in self._due(progress)]
+        self, what: str, spent_h: Mapping[str, float], sizes: tuple[int, int], progress: Progress, tier: Tier
+    ) -> None:
+        hour, numbers = self._hour(), self._due(progress)
+        assert hour is not None, "a failure is to come"
         self.accounting.overhead.charge_spent(spent_h)
         self.supervisor.record(
             Interrupted(
@@ -94,4 +92,3 @@ class Interrupts:
         )
         self.take(numbers)
         self.injections.carry_out(numbers)
-        return True
