@@ -81,12 +81,7 @@ class Injections(Resumable):
             self._inject(losses, state=state)
             raise ChiefDied
         if losses:
-            self.cluster.expect_losses()
-            self._note_losses(self._inject(losses))
-
-    def returns(self, numbers: Iterable[int]) -> dict[int, tuple[Rank, ...]]:
-        """The faults among those with these numbers that are returns of nodes, and the nodes of each."""
-        return {number: nodes for number in numbers if (nodes := self.faults[number].returns)}
+            self.take_over(self._inject(losses))
 
     def takes_chief(self, numbers: Iterable[int]) -> bool:
         """Whether any of the faults with these numbers kills ``trainer0``."""
@@ -97,12 +92,8 @@ class Injections(Resumable):
         return any(self.faults[number].takes_trainers for number in numbers)
 
     def take_over(self, injection: Injection) -> None:
-        """Record, in a new trainer, the failure ``injection`` that killed the former one. The next request finds it."""
-        self._note_losses(injection)
+        """Add ``injection``, also of a former trainer, to the failure not charged yet. The next request finds it."""
         self.cluster.expect_losses()
-
-    def _note_losses(self, injection: Injection) -> None:
-        """Add ``injection`` to the failure that is not charged yet. Its ranks have not been found dead."""
         self._injection = self._injection.also(injection)
         self.is_hidden = True
 

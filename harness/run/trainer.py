@@ -329,7 +329,7 @@ class Trainer:
 
     def _carry_out(self, faults: Sequence[int], state: bytes | None) -> None:
         """Have faults of this boundary carried out, nodes that return first: they take their shards over."""
-        returns = self._injections.returns(faults)
+        returns = {number: nodes for number in faults if (nodes := self._injections.faults[number].returns)}
         for number, nodes in returns.items():
             began_s = self._supervisor.clock()
             self._injections.carry_out([number])
