@@ -4,7 +4,7 @@ Requests and replies are plain data that can be pickled. N rows of a request, D 
 values, then state of the optimizer.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -134,15 +134,13 @@ class CopyShard:
     """Restore the shard, with its counts and applied step, from the replica at its buddy. Reply: :class:`Restored`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RestoreFromParity:
-    """Restore the shard from the parity at ``holder`` and from the shards of ``others``. Reply: :class:`Restored`.
+    """Restore the shard from its group's parity and other shards. Reply: :class:`Restored`.
 
     ``step`` steps count as applied, and ``unsaved_updates`` as unsaved, ``unsaved_tracked`` of them in tracked tables.
     """
 
-    holder: Rank
-    others: tuple[Rank, ...]
     step: int
     unsaved_updates: int
     unsaved_tracked: int
@@ -299,6 +297,11 @@ Request = (
     | Compute
 )
 Reply = Any
+
+
+def with_exchanges(request: Request, exchanges: Sequence[Exchange]) -> Request:
+    """A request like ``request``, with these exchanges in place of its :func:`exchanges_of`."""
+    return Several(tuple(exchanges)) if isinstance(request, Several) else exchanges[0]
 
 
 def exchanges_of(request: Request | None) -> tuple[Exchange, ...]:

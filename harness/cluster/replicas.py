@@ -27,7 +27,7 @@ from harness.cluster.protocol import (
 )
 from harness.core.plans import Rank, owner_of, ps_index
 from harness.core.resumable import Resumable
-from harness.core.shard import SavedCounts, Shard
+from harness.core.shard import Shard
 from harness.kernels.row_loops import xor_rows
 from harness.store.kinds import whole
 
@@ -51,12 +51,13 @@ def bits_of(rows_NX: Tensor) -> Tensor:
     return rows_NX.view(torch.int32)
 
 
-def read_parts(source: Rank, num_rows: int, width: int, reach: Reach, *, is_replica: bool) -> Iterator[ShardRows]:
-    """Read the first ``num_rows`` rows of a shard of ``source``, or of the replica or parity that it holds, in parts.
+def read_parts(source: Rank, rows_MX: Tensor, reach: Reach, *, is_replica: bool) -> Iterator[tuple[slice, ShardRows]]:
+    """Read the shard of ``source``, or what it holds, up to the length of ``rows_MX``: parts, and their places in it.
 
-    There is one part at least, since an empty shard has an applied step too. Raises RankLost, or the HarnessError with
-    which ``source`` replied.
+    There is one part at least, since an empty shard has an applied step too; a shorter shard has shorter parts.
+    Raises RankLost, or the HarnessError with which ``source`` replied.
     """
+    num_rows, width = rows_MX.shape
     rows_per_message = max(1, COPY_BYTES // (width * torch.float32.itemsize))
     for first in range(0, max(1, num_rows), rows_per_message):
         stop = min(first + rows_per_message, num_rows)
@@ -64,7 +65,7 @@ def read_parts(source: Rank, num_rows: int, width: int, reach: Reach, *, is_repl
         if isinstance(read, Failure):
             raise read.error
         assert isinstance(read, ShardRows)
-        yield read
+        yield slice(first, first + len(read.rows_NX)), read
 
 
 def read_shard(request: ReadShard, shard: Shard) -> ShardRows:
@@ -84,9 +85,7 @@ def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) ->
     ``source`` sends its own shard or, with ``is_replica``, its replica of this shard; the totals of the last save
     (``Shard.saved_counts``) come along. Raises RankLost, or the HarnessError with which ``source`` replied.
     """
-    (num_rows, width), first = shard.rows_MD.shape, 0
-    for read in read_parts(source, num_rows, width, reach, is_replica=is_replica):
-        part = slice(first, first := first + len(read.rows_NX))
+    for part, read in read_parts(source, shard.rows_MD, reach, is_replica=is_replica):
         shard.rows_MD[part] = read.rows_NX
         if shard.pending_M is not None:
             assert read.pending_N is not None, "all ranks count updates, or none"
@@ -96,21 +95,17 @@ def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) ->
 
 def read_xor(sources: Mapping[Rank, bool], bits_MX: Tensor, reach: Reach) -> None:
     """Set ``bits_MX`` to the XOR of the rows of several ranks' shards or, where the value is True, parities."""
-    num_rows, width = bits_MX.zero_().shape
+    bits_MX.zero_()
     for source, is_parity in sources.items():
-        first = 0
-        for part in read_parts(source, num_rows, width, reach, is_replica=is_parity):
-            bits_MX[first : (first := first + len(part.rows_NX))] ^= bits_of(part.rows_NX)
+        for part, read in read_parts(source, bits_MX, reach, is_replica=is_parity):
+            bits_MX[part] ^= bits_of(read.rows_NX)
 
 
-def restore_from_parity(shard: Shard, request: RestoreFromParity, tracked: Collection[int], reach: Reach) -> None:
-    """Set every row of ``shard`` to the XOR of its group's parity and other shards, and its counts as asked.
+def count_unsaved(shard: Shard, request: RestoreFromParity, tracked: Collection[int]) -> None:
+    """Count the unsaved updates of ``tracked`` tables at the first of their rows, the others at the first of theirs.
 
-    The unsaved updates of the ``tracked`` tables are counted at the first of their rows, those of the other tables at
-    the first of theirs: all saves are full, so they report no more than the two sums.
+    All saves are full, so they report no more than the two sums.
     """
-    read_xor({request.holder: True, **dict.fromkeys(request.others, False)}, bits_of(shard.rows_MD), reach)
-    shard.reset_counts(applied_step=request.step)
     num_tracked = request.unsaved_tracked
     for is_tracked, count in ((True, num_tracked), (False, request.unsaved_updates - num_tracked)):
         if count:
@@ -129,7 +124,7 @@ class Replica(Resumable):
         self.shard = make_shard(ps_index(self.owner))
         self._tracked = tracked
 
-    def initialise(self, fill: Callable[[Shard], None]) -> None:
+    def initialise(self, fill: Callable[[Shard], object]) -> None:
         """Set the rows to the owner's initial ones; ``fill`` writes the values that no seed gives."""
         self.shard.initialise(applied_step=0)
         fill(self.shard)
@@ -137,9 +132,6 @@ class Replica(Resumable):
     def build(self, number: int, reach: Reach) -> None:
         """Copy the owner's shard."""
         copy_shard(self.shard, self.owner, reach, is_replica=False)
-
-    def read(self, request: ReadShard) -> ShardRows:
-        return read_shard(request, self.shard)
 
     def apply(self, push: Push | WriteBack) -> None:
         apply(self.shard, push)
@@ -152,21 +144,23 @@ class Replica(Resumable):
 
 
 class Parity(Resumable):
-    """The parity of the shards of ``members``: int32 ``bits_MX``. It counts no updates.
+    """The parity of the shards of ``members``, in a shard as long as the longest of them.
 
-    ``number``: of the newest message of changes that it has. A message that is sent again is not applied again.
+    It counts no updates. Its applied step is the number of the newest message of changes that it has.
     """
 
-    _state = ("number",)
-    _state_in_place = ("bits_MX",)
+    _state = ("shard",)
 
     def __init__(self, members: tuple[Rank, ...], make_shard: MakeShard) -> None:
         self._make_shard, self._members = make_shard, members
-        # In the memory of a shard: random rows of a plain tensor cost a quarter more.
-        self.bits_MX = bits_of(max((make_shard(ps_index(member)).rows_MD for member in members), key=len))
-        self.number = 0
+        self.shard = max((make_shard(ps_index(member)) for member in members), key=lambda shard: len(shard.rows_MD))
+        self.shard.pending_M = None
 
-    def initialise(self, fill: Callable[[Shard], None]) -> None:
+    @property
+    def bits_MX(self) -> Tensor:
+        return bits_of(self.shard.rows_MD)
+
+    def initialise(self, fill: Callable[[Shard], object]) -> None:
         """Set the parity to the XOR of the members' initial shards; ``fill`` writes the values that no seed gives."""
         self.bits_MX.zero_()
         for member in self._members:
@@ -174,26 +168,22 @@ class Parity(Resumable):
             shard.initialise(applied_step=0)
             fill(shard)
             self.bits_MX[: len(shard.rows_MD)] ^= bits_of(shard.rows_MD)
-        self.number = 0
+        self.shard.applied_step = 0
 
     def build(self, number: int, reach: Reach) -> None:
         """Read the members' shards and set the parity to their XOR; messages up to ``number`` count as applied."""
         read_xor(dict.fromkeys(self._members, False), self.bits_MX, reach)
-        self.number = number
-
-    def read(self, request: ReadShard) -> ShardRows:
-        """The rows that another rank asks for, as float32 of the same bits."""
-        rows_NX = self.bits_MX[request.first : request.stop].clone().view(torch.float32)
-        return ShardRows(rows_NX=rows_NX, pending_N=None, applied_step=self.number, saved_counts=SavedCounts())
+        self.shard.applied_step = number
 
     def apply(self, push: Push | WriteBack) -> None:
         """Apply changes, whose ``grads_ND`` are the XOR of rows before and after; ``step`` is the message's number.
 
-        A row may be there several times: of several shards, and of several steps.
+        A row may be there several times: of several shards, and of several steps. A message that is sent again is not
+        applied again.
         """
         assert isinstance(push, Push), "changes have the form of gradients"
-        if push.step > self.number:
-            self.number = push.step
+        if push.step > self.shard.applied_step:
+            self.shard.applied_step = push.step
             xor_rows(self.bits_MX.numpy(), push.rows_N.numpy(), bits_of(push.grads_ND).numpy())
 
     def count_saved(self, save: Save) -> None:

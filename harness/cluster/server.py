@@ -30,7 +30,17 @@ from harness.cluster.protocol import (
     WriteBack,
     WriteState,
 )
-from harness.cluster.replicas import Parity, Reach, Replica, apply, bits_of, copy_shard, read_shard, restore_from_parity
+from harness.cluster.replicas import (
+    Parity,
+    Reach,
+    Replica,
+    apply,
+    bits_of,
+    copy_shard,
+    count_unsaved,
+    read_shard,
+    read_xor,
+)
 from harness.cluster.saver import Saver
 from harness.core.errors import HarnessError, RankFailed
 from harness.core.optimizers import OPTIMIZERS
@@ -102,13 +112,14 @@ class RankServer(Resumable):
         self.shard: Shard = make_shard(ps_index(rank))
         self._tracked = spec.tracker.tables
         self.replica: Replica | Parity | None = None
-        self._tells_changes = spec.groups is not None  # of the rows of a push, for the parity
+        self._groups = spec.groups
         if spec.keeps_replica:
             self.replica = Replica(rank, make_shard, self._tracked, spec.placement.num_ps)
         elif spec.groups is not None and (members := spec.groups.members.get(rank)):
             self.replica = Parity(members, make_shard)
         self._tracker = make_tracker(self.shard, spec.tracker)
-        self._fsync, self._initial = spec.fsync, spec.initial
+        self._fill: Callable[[Shard], object] = spec.initial.fill if spec.initial else lambda shard: None
+        self._fsync = spec.fsync
         self._store, self._held_by_store = spec.store, spec.store.held(rank)
         self._saver = Saver(
             rank=rank,
@@ -146,7 +157,7 @@ class RankServer(Resumable):
             case BuildReplica(number=number):
                 self._held.build(number, self.reach)
             case ReadShard():
-                reply = self._held.read(request) if request.is_replica else read_shard(request, self.shard)
+                reply = read_shard(request, self._held.shard if request.is_replica else self.shard)
             case Save():
                 if self.replica is not None and request.mode != "finish":
                     self.replica.count_saved(request)  # at the same request as its owner, which reports the updates
@@ -191,16 +202,15 @@ class RankServer(Resumable):
                 buddy = buddy_of(self.rank, self.shard.placement.num_ps)
                 copy_shard(self.shard, buddy, self.reach, is_replica=True)
             case RestoreFromParity():
-                restore_from_parity(self.shard, request, self._tracked, self.reach)
+                assert self._groups is not None, "a rank of a group"
+                holder, needed = self._groups.holder_of[self.rank], sorted(self._groups.needed_for(self.rank))
+                read_xor({each: each == holder for each in needed}, bits_of(self.shard.rows_MD), self.reach)
+                self.shard.reset_counts(applied_step=request.step)
+                count_unsaved(self.shard, request, self._tracked)
         self._tracker.reset()
         if newer is not None:
             self.shard.put(newer.rows_N, newer.values_ND, newer.unsaved_N)
         return reply
-
-    def _fill(self, shard: Shard) -> None:
-        """Set the rows of a shard with initial values that the run takes from a checkpoint, if it does."""
-        if self._initial is not None:
-            self._initial.fill(shard)
 
     def _exchange(self, request: Exchange) -> Tensor | None:
         """Apply the pushes of a message, then look its rows up: (N, X); None without a lookup.
@@ -228,7 +238,7 @@ class RankServer(Resumable):
         """
         tracker, num_rows = self._tracker, len(push.rows_N)
         norms_N = torch.empty(num_rows) if tracker.needs_norms and tracker.mass_M is None else None
-        changes_NX = torch.empty((num_rows, self.shard.rows_MD.shape[1])) if self._tells_changes else None
+        changes_NX = torch.empty((num_rows, self.shard.rows_MD.shape[1])) if self._groups else None
         gradients = (push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate)
         if not self.shard.apply(*gradients, norms_N=norms_N, mass_M=tracker.mass_M, changes_NX=changes_NX):
             return None  # sent again, so that rows and tracker have it
@@ -244,7 +254,7 @@ class RankServer(Resumable):
     def _write_back(self, written: WriteBack) -> Tensor | None:
         """Write rows, then tell the tracker of all steps since the last message, in order. Returns as :meth:`_push`."""
         changes_NX = None
-        if self._tells_changes:
+        if self._groups is not None:
             changes_NX = self.shard.gather(written.rows_N)
             bits_of(changes_NX).bitwise_xor_(bits_of(written.values_ND))
         if not apply(self.shard, written):

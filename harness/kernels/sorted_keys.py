@@ -1,7 +1,7 @@
 """Deduplication of the rows of a batch, and joins of sorted keys.
 
 B batch, F tables, A = B*F accesses, N distinct rows of a batch, U distinct keys of a union, H held keys, R ranks,
-O owners of rows, E edges.
+O owners of rows, E edges, G blocks of keys.
 """
 
 from typing import Any
@@ -95,24 +95,24 @@ def sums_before(keys_N: Any, counts_N: Any, edges_E: Any) -> Any:
     return sums_E
 
 
-_BLOCK_BITS = 10  # of a key, the number in its block: the places of 33 million keys' blocks fit into a cache
+_BLOCK_BITS = 10  # of a key, its number in its block: what 33 million keys need then fits into a cache
 
 
-def block_places(keys_K: NDArray[np.int64], end: int) -> NDArray[np.int64]:
-    """Where in ``keys_K``, which ascend below ``end``, each block of consecutive keys begins, and the last one ends."""
+def block_firsts(keys_K: NDArray[np.int64], end: int) -> NDArray[np.int64]:
+    """Where in ``keys_K``, which ascend and are below ``end``, each block of consecutive keys begins and ends."""
     return np.searchsorted(keys_K, np.arange(0, end + (2 << _BLOCK_BITS), 1 << _BLOCK_BITS))
 
 
 @compiled_for("Tuple((int64[::1], int64[::1]))(int64[::1], int64[::1], int64[::1])")
-def shared(keys_K: Any, blocks_B: Any, keys_N: Any) -> Any:
+def shared(keys_K: Any, firsts_G: Any, keys_N: Any) -> Any:
     """The places of the keys that are in both lists, which ascend: in ``keys_K``, and in ``keys_N``.
 
-    ``blocks_B``: of ``keys_K``, as of :func:`block_places`.
+    ``firsts_G``: of ``keys_K``, as of :func:`block_firsts`.
     """
     places_2N, num_shared = np.empty((2, len(keys_N)), np.int64), 0
     for n in range(len(keys_N)):
         key, block = keys_N[n], keys_N[n] >> _BLOCK_BITS
-        k, end = blocks_B[block], blocks_B[block + 1]
+        k, end = firsts_G[block], firsts_G[block + 1]
         if k < end:  # a key that is d above the first is at most d places behind it, and just there without gaps
             last = min(end - 1, k + max(key - keys_K[k], 0))
             if keys_K[last] == key:

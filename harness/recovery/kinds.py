@@ -24,9 +24,9 @@ from harness.cluster.protocol import (
     Request,
     Restore,
     Save,
-    Several,
     WriteBack,
     exchanges_of,
+    with_exchanges,
 )
 from harness.cluster.server import num_copied_bytes
 from harness.core.lookup import BatchPlan
@@ -158,8 +158,8 @@ class Recovery(Resumable):
     def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
         """Called when all ranks of a recovery have been restored. ``requests``: those of all kinds."""
 
-    def rolled_back(self) -> None:
-        """Called when the trainer has returned to a checkpoint in a full recovery."""
+    def forget(self) -> None:
+        """Called when all trainers are about to die, or return to a checkpoint: drop what their memory holds."""
 
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
         """Return ``requests``, which are about to be sent, with the additions of this kind."""
@@ -171,9 +171,6 @@ class Recovery(Resumable):
 
     async def settle(self, ask: Ask, progress: Progress) -> None:
         """Called after a step that something is due after, when all ranks have its updates, and before what is due."""
-
-    def lose_trainers(self) -> None:
-        """Called when all trainers are about to die. All that this kind holds in their memory must be dropped."""
 
     def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
         """Called when the gradients of step ``step``, counted from 1, are about to be sent."""
@@ -291,26 +288,19 @@ class Replication(Recovery):
         return self.run.placement.num_ps
 
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
-        """Return ``requests``, in which each push is also added to the message to the buddy of its rank."""
-        for rank, request in requests.items():
-            has_push = any(exchange.push is not None for exchange in exchanges_of(request))
-            assert not has_push or buddy_of(rank, self._num_ps) in requests, "pushes go to all ranks at once"
-        return {
-            rank: self._with_replica(request, requests, rank) if exchanges_of(request) else request
-            for rank, request in requests.items()
-        }
+        """Return ``requests``, in which each push is also in the exchange of the same turn with the buddy of its rank.
 
-    def _with_replica(self, request: Request, requests: Mapping[Rank, Request], rank: Rank) -> Request:
-        """``request`` to ``rank`` with the pushes to the owner of its replica added, each to the exchange of its turn.
-
-        ``requests``: those to all ranks. A client divides the requests of all ranks into the same number of exchanges.
+        A client divides the requests of all ranks into the same number of exchanges.
         """
-        of_owner = exchanges_of(requests.get(owner_of(rank, self._num_ps)))
-        if not any(exchange.push is not None for exchange in of_owner):
-            return request
-        pairs = zip(exchanges_of(request), of_owner, strict=True)
-        exchanges = tuple(replace(own, replica=self._replica_push(its.push)) for own, its in pairs)
-        return Several(exchanges) if isinstance(request, Several) else exchanges[0]
+        sent = dict(requests)
+        for owner in requests:
+            pushes = [exchange.push for exchange in exchanges_of(requests[owner])]
+            if any(push is not None for push in pushes):
+                buddy = buddy_of(owner, self._num_ps)
+                pairs = zip(exchanges_of(requests[buddy]), pushes, strict=True)
+                exchanges = [replace(own, replica=self._replica_push(push)) for own, push in pairs]
+                sent[buddy] = with_exchanges(requests[buddy], exchanges)
+        return sent
 
     def _replica_push(self, push: Push | WriteBack | None) -> Push | WriteBack | None:
         """``push`` as sent to a replica; the bytes of its tensors are added to ``wire_bytes``. None stays None.
@@ -332,14 +322,10 @@ class Replication(Recovery):
         owners = {ps_rank(index): owner_of(ps_rank(index), self._num_ps) for index in range(self._num_ps)}
         copied = {rank: owner for rank, owner in owners.items() if rank in loss.ranks or owner in elsewhere}
         serve(dict.fromkeys(copied, BuildReplica()))
-        self.wire_bytes += sum(self._copied_bytes(owner) for owner in copied.values())
-
-    def _copied_bytes(self, rank: Rank) -> int:
-        num_rows = self.run.placement.num_rows(ps_index(rank))
-        return num_copied_bytes(num_rows, self.run.width, has_counts=self.run.has_counts)
+        num_rows = sum(self.run.placement.num_rows(ps_index(owner)) for owner in copied.values())
+        self.wire_bytes += num_copied_bytes(num_rows, self.run.width, has_counts=self.run.has_counts)
 
     async def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
         """Have replicas count the same updates as saved as the replacements did, which wrote their present rows."""
-        await ask(
-            {buddy_of(rank, self._num_ps): CountReplicaSaved(save=save) for rank, save in saves.items()}, progress
-        )
+        counts = {buddy_of(rank, self._num_ps): CountReplicaSaved(save=save) for rank, save in saves.items()}
+        await ask(counts, progress)

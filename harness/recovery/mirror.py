@@ -5,8 +5,9 @@ gradients of every step to them, with the optimizer of the PS ranks. So a mirror
 updates, equal those at its PS rank after the same step. A row with unsaved updates is newer than in the checkpoint; any
 other row equals it. Right before each save the rows to hold are chosen again, and new ones are fetched.
 
-Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). K rows that the mirror holds, C rows
-that it is to hold, N rows of a call, X columns of a row. On a rank (:func:`choose`) rows are local flat rows.
+Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``), G blocks of them. K rows that the mirror
+holds, C rows that it is to hold, N rows of a call, X columns of a row. On a rank (:func:`choose`) rows are local flat
+rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from harness.core.plans import Progress, Rank, ps_index, ps_rank
 from harness.core.shard import Shard
 from harness.core.trackers import top_rows
 from harness.kernels.row_loops import take_rows
-from harness.kernels.sorted_keys import block_places, shared
+from harness.kernels.sorted_keys import block_firsts, shared
 from harness.recovery.kinds import Checkpoint, Recovery, RunFacts, UploadedRows
 from harness.store import ROW_ID_BYTES
 
@@ -69,7 +70,7 @@ class Mirror(Checkpoint):
     """
 
     _state = (
-        *(*Recovery._state, "_keys_K", "_blocks_B", "_values_KX", "_unsaved_K", "_accesses_K", "_saving_K"),
+        *(*Recovery._state, "_keys_K", "_firsts_G", "_values_KX", "_unsaved_K", "_accesses_K", "_saving_K"),
         "_num_fetched",
     )
 
@@ -80,19 +81,17 @@ class Mirror(Checkpoint):
         self._ranks = [ps_rank(index) for index in range(run.placement.num_ps)]
         self._width = run.width
         self._num_fetched = 0
-        self.rolled_back()
+        self.forget()
 
-    def rolled_back(self) -> None:
+    def forget(self) -> None:
         """Drop all rows. The mirror is filled again at the next save."""
-        self._keys_K = self._blocks_B = np.empty(0, np.int64)
+        self._keys_K = np.empty(0, np.int64)
+        self._firsts_G = block_firsts(self._keys_K, self._bases_R[-1])
         self._values_KX = torch.empty((0, self._width))
         self._unsaved_K = np.empty(0, np.int32)  # updates that the newest checkpoint lacks
         self._accesses_K = np.empty(0, np.int32)  # since the last save
         self._saving_K: NDArray[np.int32] | None = None  # unsaved updates that the save under way holds
         self._begun: tuple[int, BatchPlan, Tensor] | None = None
-
-    def lose_trainers(self) -> None:
-        self.rolled_back()
 
     def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
         """Keep the gradients of step ``step`` until :meth:`finish_step` applies them."""
@@ -104,7 +103,7 @@ class Mirror(Checkpoint):
         if self._begun is None or self._begun[0] > step:
             return
         (_, plan, grads_ND), self._begun = self._begun, None
-        rows_N, places_N = shared(self._keys_K, self._blocks_B, plan.keys_N)
+        rows_N, places_N = shared(self._keys_K, self._firsts_G, plan.keys_N)
         counts_N = plan.counts_N[places_N]
         self._accesses_K[rows_N] += counts_N
         self.run.optimizer.step(
@@ -115,13 +114,6 @@ class Mirror(Checkpoint):
             pending_M=torch.from_numpy(self._unsaved_K),
             counts_N=torch.from_numpy(counts_N),
         )
-
-    def _find(self, keys_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """For each of ``keys_N`` its place among the mirror's rows (any, if it is not held), and whether it is held."""
-        if not len(self._keys_K):
-            return np.zeros(len(keys_N), np.int64), np.zeros(len(keys_N), bool)
-        where_N = np.minimum(np.searchsorted(self._keys_K, keys_N), len(self._keys_K) - 1)
-        return where_N, self._keys_K[where_N] == keys_N
 
     def _part(self, rank: Rank) -> slice:
         """The slice of the mirror's rows that holds those of ``rank``."""
@@ -154,15 +146,16 @@ class Mirror(Checkpoint):
         rows_R, coming_R = zip(*chosen_R, strict=True)
         keys = (rows_N.numpy() + base for rows_N, base in zip(rows_R, self._bases_R[:-1], strict=True))
         keys_K = np.concatenate(list(keys))
-        where_K, is_held_K = self._find(keys_K)
-        held_K, comes_K = torch.from_numpy(is_held_K), torch.from_numpy(~is_held_K)
+        old_N, new_N = shared(self._keys_K, self._firsts_G, keys_K)
         values_KX, unsaved_K = torch.empty((len(keys_K), self._width)), np.empty(len(keys_K), np.int32)
-        values_KX[held_K] = self._values_KX[torch.from_numpy(where_K[is_held_K])]
-        values_KX[comes_K] = torch.cat([coming.values_ND for coming in coming_R])
-        unsaved_K[is_held_K] = self._unsaved_K[where_K[is_held_K]]
-        unsaved_K[~is_held_K] = torch.cat([coming.unsaved_N for coming in coming_R]).numpy()
+        values_KX[torch.from_numpy(new_N)] = self._values_KX[torch.from_numpy(old_N)]
+        unsaved_K[new_N] = self._unsaved_K[old_N]
+        comes_K = np.ones(len(keys_K), np.bool_)
+        comes_K[new_N] = False
+        values_KX[torch.from_numpy(comes_K)] = torch.cat([coming.values_ND for coming in coming_R])
+        unsaved_K[comes_K] = torch.cat([coming.unsaved_N for coming in coming_R]).numpy()
         self._keys_K, self._values_KX, self._unsaved_K = keys_K, values_KX, unsaved_K
-        self._blocks_B = block_places(keys_K, self._bases_R[-1])  # less than a hundredth of the mirror's memory
+        self._firsts_G = block_firsts(keys_K, self._bases_R[-1])  # less than a hundredth of the mirror's memory
         self._accesses_K = np.zeros(len(keys_K), np.int32)
         self._num_fetched += int(comes_K.sum())
         arrays = (self._keys_K, self._values_KX, self._unsaved_K, self._accesses_K)

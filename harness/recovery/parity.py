@@ -27,6 +27,7 @@ from harness.cluster.protocol import (
     Several,
     WriteBack,
     exchanges_of,
+    with_exchanges,
 )
 from harness.core.plans import Progress, Rank, ps_index
 from harness.recovery.kinds import LostRanks, Recovery, RunFacts, Serve
@@ -67,7 +68,7 @@ class ParityRecovery(Recovery):
         for holder in self._groups.members:
             if (exchanges := exchanges_of(requests.get(holder))) and (message := self._message(holder)):
                 first = replace(exchanges[0], replica=message)
-                sent[holder] = Several((first, *exchanges[1:])) if isinstance(requests[holder], Several) else first
+                sent[holder] = with_exchanges(requests[holder], (first, *exchanges[1:]))
         return sent
 
     def _message(self, holder: Rank) -> Push | None:
@@ -127,17 +128,8 @@ class ParityRecovery(Recovery):
             serve({holder: Exchange(replica=message) for holder, message in messages.items()})
             for holder in messages:
                 del self._unanswered[holder]
-        return {rank: self._restore(rank) for rank in ranks}
-
-    def _restore(self, rank: Rank) -> RestoreFromParity:
-        holder, (updates, tracked) = self._groups.holder_of[rank], self._unsaved_R2[ps_index(rank)].tolist()
-        return RestoreFromParity(
-            holder=holder,
-            others=tuple(sorted(self._groups.needed_for(rank) - {holder})),
-            step=self._applied[rank],
-            unsaved_updates=updates,
-            unsaved_tracked=tracked,
-        )
+        unsaved = {rank: self._unsaved_R2[ps_index(rank)].tolist() for rank in ranks}
+        return {rank: RestoreFromParity(self._applied[rank], *unsaved[rank]) for rank in ranks}
 
     def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
         """Build the parities anew that died, and those of shards that are not as they were."""

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from harness.cluster.protocol import Ask, Reply, Request
+from harness.cluster.protocol import Ask, Request
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, is_trainer, ps_rank, rank_order
 from harness.core.resumable import Resumable
@@ -169,23 +169,6 @@ class Recoveries(Resumable):
     def uploaded(self, plan: RecoveryPlan) -> dict[Rank, UploadedRows]:
         """By lost PS rank, the counts of rows that its replacement got from the trainer."""
         return {rank: self._kinds[kind].uploaded.get(rank, UploadedRows()) for rank, kind in plan.kinds.items()}
-
-    def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
-        """Return ``requests``, which are about to be sent, with the additions of all kinds."""
-        for kind in self:
-            requests = kind.accompany(requests)
-        return requests
-
-    def received(self, requests: Mapping[Rank, Request], replies: Mapping[Rank, Reply]) -> Mapping[Rank, Reply]:
-        """Return ``replies`` to ``requests`` without the additions of all kinds."""
-        for kind in self:
-            replies = kind.received(requests, replies)
-        return replies
-
-    async def settle(self, ask: Ask, progress: Progress) -> None:
-        """Have all kinds send what the ranks must have before what is due after a step."""
-        for kind in self:
-            await kind.settle(ask, progress)
 
     async def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
         """Prepare all kinds for a save; returns by rank the local flat rows that the trainer holds."""

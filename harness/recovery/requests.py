@@ -73,7 +73,9 @@ class Requests:
 
     def start(self, requests: Mapping[Rank, Request]) -> Sent:
         """Send requests, to be awaited later by :meth:`finish`."""
-        sent = Sent(accompanied := self._recoveries.accompany(requests), self._cluster.start(accompanied))
+        for kind in self._recoveries:
+            requests = kind.accompany(requests)
+        sent = Sent(requests, self._cluster.start(requests))
         self._in_flight.append(sent)
         self._injections.strike_on_sending(sent.requests)
         return sent
@@ -108,7 +110,9 @@ class Requests:
             raise
 
     def _keep(self, sent: Sent, replies: Mapping[Rank, Reply]) -> None:
-        sent.replies |= self._recoveries.received(sent.requests, replies)
+        for kind in self._recoveries:
+            replies = kind.received(sent.requests, replies)
+        sent.replies |= replies
 
     def drain(self, lost: RankLost) -> RankLost:
         """Wait for all other requests in flight, since they end with the generation. Returns what is lost by then."""

@@ -111,7 +111,7 @@ class ResumePoints:
         if all_die:
             self.client.reset()
             for kind in self.recoveries:
-                kind.lose_trainers()
+                kind.forget()
         state = self._state()
         if all_die:
             del state["network"]

@@ -201,7 +201,7 @@ class Trainer:
         self._requests.reset()
         self._client.reset()
         for kind in self._recoveries:
-            kind.rolled_back()
+            kind.forget()
         self._drops.rolled_back()
 
     async def _train(self, begin: Callable[[], Coroutine[Wait, Replies, None]]) -> Finished:
@@ -248,7 +248,8 @@ class Trainer:
         self._finish_step(loss, pulled.plan, began_s)
         self._injections.arm(step)
         if is_due:
-            await self._recoveries.settle(self._requests.ask, self._progress())
+            for kind in self._recoveries:
+                await kind.settle(self._requests.ask, self._progress())
             await self._finish_pending()
         if not self._injections.depend_on_messages:
             await self._resume_points.at_boundary(self._progress(), saves=saves)

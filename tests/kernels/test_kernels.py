@@ -13,7 +13,7 @@ from harness.core.seeds import words
 from harness.kernels import compiler, parsing
 from harness.kernels.click_records import gather
 from harness.kernels.row_loops import draw_rows
-from harness.kernels.sorted_keys import block_places, shared
+from harness.kernels.sorted_keys import block_firsts, shared
 from tests.forked import import_from, said_by
 
 
@@ -34,7 +34,7 @@ def test_shared_keys_are_those_of_an_intersection() -> None:
     for _ in range(1_000):
         num_keys, fracs = int(rng.integers(0, 500)), rng.choice([0.0, 0.02, 0.5, 1.0], 2)
         keys_K, keys_N = (np.flatnonzero(rng.random(num_keys) < frac) * rng.choice([1, 1000]) for frac in fracs)
-        ours, theirs = shared(keys_K, block_places(keys_K, 500_000), keys_N)
+        ours, theirs = shared(keys_K, block_firsts(keys_K, 500_000), keys_N)
         both = np.intersect1d(keys_K, keys_N)
         assert np.array_equal(keys_K[ours], both)
         assert np.array_equal(keys_N[theirs], both)

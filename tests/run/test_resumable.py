@@ -53,7 +53,7 @@ REBUILT: dict[str, set[str]] = {
     "ParityRecovery": {"run", "uploaded", "groups", "unanswered"},  # all are answered
     "PlsLedger": {"weights", "total_samples", "counts_restores"},
     "RandomTracker": {"shard", "r", "pool"},
-    "RankServer": {"rank", "reach", "fsync", "store", "saver", "initial", "tracked", "tells_changes"},
+    "RankServer": {"rank", "reach", "fsync", "store", "saver", "fill", "tracked", "groups"},
     "Recency": set(),
     "Replica": {"owner", "tracked"},
     "Recoveries": {"ranks"},
