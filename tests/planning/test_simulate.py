@@ -103,6 +103,16 @@ def test_a_spare_is_ready_again_by_the_hours_of_the_saves_before() -> None:
         assert found.reschedule_h == pytest.approx(expected_h), interval
 
 
+def draw_tiers(rng: random.Random, interval: int | None) -> dict[str, int | None]:
+    """Samples between saves of two tiers, each with saves at which none that survives more saves too."""
+    drawn: dict[str, int | None] = {"interval_samples": interval}
+    for tier in ("disk", "memory"):
+        safer = [samples for samples in drawn.values() if samples is not None]
+        own = [samples for samples in (8, 30, 70, 500) if all(samples % other for other in safer)]
+        drawn[f"{tier}_samples"] = rng.choice([None, *own])
+    return drawn
+
+
 @pytest.mark.parametrize("name", sorted(set(STRATEGIES) - {"none"}))
 def test_the_simulator_equals_a_walk_over_every_boundary(name: str) -> None:
     """PLS, lost hours, bytes and saves of random schedules, at intervals from below a batch to beyond the job."""
@@ -110,8 +120,7 @@ def test_the_simulator_equals_a_walk_over_every_boundary(name: str) -> None:
     for interval in (None, 1, 8, 60, 250, 801, 3192, 5000):
         untracked = "interval" if name == "cpr_mirror" else rng.choice(["priority", "interval"])
         settings = {"interval_samples": interval, "r": rng.choice([0.125, 0.3, 0.1, 1.0]), "untracked": untracked}
-        tiers = {f"{tier}_samples": rng.choice([None, 8, 30, 70, 500]) for tier in ("memory", "disk")}
-        settings |= {**tiers, "kill_loses": rng.choice(["process", "node"])}
+        settings |= {**draw_tiers(rng, interval), "kill_loses": rng.choice(["process", "node"])}
         own = {key: value for key, value in settings.items() if key in OPTIONS[name].model_fields}
         strategy = make_strategy(options_of(name, **own), COSTS)
         for _ in range(10 if name == "tiers" else 2):
