@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import linear_regression
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -260,10 +260,8 @@ def _digests(run: RunDir) -> dict[str, Any]:
         env = read_env(run.path)
     except StoreError:
         env = {}
-    facts = {name: env.get(name) for name in ("data", "trace")}
-    known = {name: value for name, value in facts.items() if isinstance(value, dict)}
-    digests = {f"{name}_digest": known.get(name, {}).get("digest") for name in facts}
-    return digests | {"law_digest": known.get("trace", {}).get("law")}
+    data, trace = (fact if isinstance(fact := env.get(name), dict) else {} for name in ("data", "trace"))
+    return {"data_digest": data.get("digest"), "trace_digest": trace.get("digest"), "law_digest": trace.get("law")}
 
 
 def _results(log: EventLog, job_h: float, targets: Mapping[str, float]) -> dict[str, Any]:
@@ -436,7 +434,5 @@ def _slope(points: Sequence[tuple[int, float]]) -> float | None:
     """Slope of the AUC over the logarithm of the samples; None for fewer than three different numbers of samples."""
     if len({samples for samples, _ in points}) < _LEAST_POINTS:
         return None
-    logs = [math.log(samples) for samples, _ in points]
-    middle, mean = fmean(logs), fmean(auc for _, auc in points)
-    products = math.fsum((log - middle) * (auc - mean) for log, (_, auc) in zip(logs, points, strict=True))
-    return products / math.fsum((log - middle) ** 2 for log in logs)
+    samples, aucs = zip(*points, strict=True)
+    return linear_regression([*map(math.log, samples)], aucs).slope
