@@ -32,14 +32,12 @@ class Losses:
 class Curve:
     """A loss curve: the steps are cut into pieces of equal length, and each point is the mean of a piece.
 
-    ``losses[i]``: the mean of the piece that ends at ``samples[i]``. ``kill_samples``, ``kill_losses``: points on the
-    curve, one for each step at which ranks were killed.
+    ``losses[i]``: the mean of the piece that ends at ``samples[i]``. ``kill_samples``: where ranks were killed.
     """
 
     samples: list[int]
     losses: list[float]
     kill_samples: list[int]
-    kill_losses: list[float]
 
 
 def losses_of(log: EventLog) -> Losses | None:
@@ -68,7 +66,7 @@ def curve(run: Losses, reference: Losses | None = None) -> Curve | None:
         return None
     pieces = np.array_split(losses, min(MAX_POINTS, len(losses)))
     samples = [int(end) * run.batch_size for end in np.cumsum([len(piece) for piece in pieces])]
-    return _with_kills(samples, [float(piece.mean()) for piece in pieces], run.kill_samples)
+    return Curve(samples, [float(piece.mean()) for piece in pieces], run.kill_samples)
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve | None:
@@ -78,11 +76,7 @@ def mean_curve(curves: Sequence[Curve]) -> Curve | None:
     samples = curves[0].samples
     alike = [each for each in curves if each.samples == samples]
     means = [float(np.mean(losses)) for losses in zip(*(each.losses for each in alike), strict=True)]
-    return _with_kills(samples, means, sorted({kill for each in alike for kill in each.kill_samples}))
-
-
-def _with_kills(samples: list[int], losses: list[float], kills: list[int]) -> Curve:
-    return Curve(samples, losses, kills, [float(np.interp(kill, samples, losses)) for kill in kills])
+    return Curve(samples, means, sorted({kill for each in alike for kill in each.kill_samples}))
 
 
 @dataclass(frozen=True)
@@ -143,15 +137,8 @@ def curve_rows(partners: Frame, read: Callable[[Any], Aucs | None]) -> Iterator[
             difference = auc - base[hour] if hour in base else None
             known = {"auc": auc, "auc_difference": difference, "num_samples": own.num_samples}
             yield {"run": label, "hour": hour, "is_failure": False, **known}
-        for hour in own.kill_hours:
-            yield {
-                "run": label,
-                "hour": hour,
-                "is_failure": True,
-                "auc": None,
-                "auc_difference": None,
-                "num_samples": None,
-            }
+        unknown = dict.fromkeys(("auc", "auc_difference", "num_samples"))
+        yield from ({"run": label, "hour": hour, "is_failure": True, **unknown} for hour in own.kill_hours)
 
 
 def curves(frame: Frame) -> Frame:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from analysis.figures.axes import front, over_hours, signed_text, widths
 from analysis.figures.curves import Curve, curve, curve_rows, mean_curve
 from analysis.figures.data import SMALL, Data, frame_of, joined, legend, loss_label, others
@@ -181,7 +183,8 @@ def _draw_curves(axes: "Axes", lines: Iterable[tuple[Line, list[Curve]]]) -> Non
             axes.plot(each.samples, each.losses, linewidth=0.6, alpha=0.3, **own)
         if mean := mean_curve(seeds):
             axes.plot(mean.samples, mean.losses, linewidth=width, label=look["label"], **own)
-            axes.plot(mean.kill_samples, mean.kill_losses, linestyle="", marker="x", markersize=5, **own)
+            at_kills = np.interp(mean.kill_samples, mean.samples, mean.losses)
+            axes.plot(mean.kill_samples, at_kills, linestyle="", marker="x", markersize=5, **own)
 
 
 def _auc_over_hours(axes: "Axes", block: Block, data: Data, *, is_difference: bool) -> None:
