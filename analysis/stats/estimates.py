@@ -248,7 +248,7 @@ def relevant_to_none(keys: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Measure:
-    """One column of a frame by which strategies are compared.
+    """The column ``name`` of a frame, by which strategies are compared.
 
     ``sign``: 1 if greater values are worse, -1 if smaller ones are; a loss is ``sign`` times the difference to
     ``none``. ``margin``: the largest loss that is accepted, unless another margin is given; 0 if none is known.
@@ -262,7 +262,6 @@ class Measure:
     """
 
     name: str
-    column: str
     title: str
     sign: int
     margin: float
@@ -272,25 +271,25 @@ class Measure:
     @property
     def targets(self) -> dict[str, float]:
         """The argument ``targets`` of ``analysis.load``."""
-        return {} if self.target is None else {self.column: self.target}
+        return {} if self.target is None else {self.name: self.target}
 
 
 DEFAULT_MARGIN = 5e-4
 """Margin of AUC."""
 
-AUC = Measure("auc", "auc", "AUC", -1, DEFAULT_MARGIN)
-DROP = Measure("drop", "drop", "AUC at failures", 1, DEFAULT_MARGIN)
-MOVEMENT = Measure("movement", "movement", "movement at failures", 1, 0.0)
+AUC = Measure("auc", "AUC", -1, DEFAULT_MARGIN)
+DROP = Measure("drop", "AUC at failures", 1, DEFAULT_MARGIN)
+MOVEMENT = Measure("movement", "movement at failures", 1, 0.0)
 MEASURES = {
     each.name: each
     for each in (
         AUC,
         DROP,
         MOVEMENT,
-        Measure("log_loss", "log_loss", "log loss", 1, 5e-4),
-        Measure("ne", "ne", "NE", 1, 9e-4),
-        Measure("hours_to_samples", "hours_to_samples", "hours to samples", 1, 0.0, in_hours=True),
-        Measure("hours_to_auc", "hours_to_auc", "hours to AUC", 1, 0.0, in_hours=True),
+        Measure("log_loss", "log loss", 1, 5e-4),
+        Measure("ne", "NE", 1, 9e-4),
+        Measure("hours_to_samples", "hours to samples", 1, 0.0, in_hours=True),
+        Measure("hours_to_auc", "hours to AUC", 1, 0.0, in_hours=True),
     )
 }
 

@@ -84,25 +84,22 @@ def paired(cells: Frame, measure: Measure = AUC) -> Frame:
         of_place = place.map(partner.where(matches.nunique(dropna=False) == 1)).astype("Int64")
         found = of_place if found is None else of_place.where(place.isin(partner.index), found)
     assert found is not None
-    difference = {
-        column: _difference(cells, found, bases, column, has_replicates=column == "auc")
-        for column in {"auc", measure.column}
-    }
+    difference = {column: _difference(cells, found, bases, column) for column in {"auc", measure.name}}
     return cells.assign(
         partner=found,
         auc_difference=difference["auc"],
-        loss=measure.sign * difference[measure.column],
+        loss=measure.sign * difference[measure.name],
         group_losses=_group_losses(cells, found, bases),
         draw=draws(cells),
     )
 
 
-def _difference(cells: Frame, partner: Frame, bases: Frame, column: str, *, has_replicates: bool) -> Frame:
+def _difference(cells: Frame, partner: Frame, bases: Frame, column: str) -> Frame:
     base = partner.map(bases[column]).astype(float)
     if column in MEASURES and MEASURES[column].in_hours:
         base *= cells["job_h"] / partner.map(bases["job_h"]).astype(float)  # without overhead, in a job of these hours
-    if has_replicates:
-        means = replicates(bases, column)[column].groupby(level=0).mean()
+    if column == "auc":
+        means = replicates(bases)["auc"].groupby(level=0).mean()
         mean = partner.map(_families(bases).map(means)).astype(float)
         base = base.where((cells[column] == base) | mean.isna(), mean)
     return cells[column] - base
@@ -141,7 +138,7 @@ def rounding_of(references: Frame, cells: Frame, measure: Measure = AUC) -> Roun
 
     None if they have no replicates with other results.
     """
-    found = replicates(cells, measure.column)[measure.column]
+    found = replicates(cells, measure.name)[measure.name]
     own = found[found.index.isin(_families(cells)[references.index])].groupby(level=0)
     if not (degrees := int((own.size() - 1).sum())):
         return None

@@ -277,7 +277,7 @@ COLUMNS = (
 def columns_of(block: Block) -> list[Column]:
     """The columns that a block has; hours that are its measure are shown without being named."""
     own = [column for column in COLUMNS if column.where(block)]
-    is_asked = [column.order == ON_REQUEST and column.of == block.measure.column for column in own]
+    is_asked = [column.order == ON_REQUEST and column.of == block.measure.name for column in own]
     return [replace(column, order=1) if asked else column for column, asked in zip(own, is_asked, strict=True)]
 
 

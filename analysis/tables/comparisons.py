@@ -367,10 +367,10 @@ def _matched_keys(frames: "Sequence[pd.DataFrame]") -> list[str]:
 
 
 def _compare(base: str, other: str, group: Sequence[str], pairs: Frame, measure: Measure) -> Comparison:
-    metrics = dict.fromkeys((measure.column, *METRICS))
+    metrics = dict.fromkeys((measure.name, *METRICS))
     if measure.in_hours:  # jobs of unequal hours have no difference
         is_known = pairs["job_h"] == pairs["job_h base"]
-        pairs = pairs.assign(**{measure.column: pairs[measure.column].where(is_known)})
+        pairs = pairs.assign(**{measure.name: pairs[measure.name].where(is_known)})
     of_pairs = pairs[["seed"]].assign(draw=draws(pairs))
     each = {metric: of_pairs.assign(difference=pairs[metric] - pairs[f"{metric} base"]) for metric in metrics}
     differences = {

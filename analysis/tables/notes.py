@@ -99,7 +99,7 @@ def _measure_notes(blocks: Sequence[Block]) -> list[str]:
     cells: Frame = pd.concat([line.cells for block in blocks for line in block.lines])
     notes: list[str] = []
     for each in dict.fromkeys((blocks[0].measure, *measures_of(cells))):
-        if each is not AUC and (lacking := int(cells[each.column].isna().sum())):
+        if each is not AUC and (lacking := int(cells[each.name].isna().sum())):
             why = ": of some failure no drop was recorded" if each is DROP else ""
             why = ": they never got there, and means are of the others" if each.in_hours else why
             notes.append(f"{each.title} is not on record for {lacking} of {len(cells)} cells{why}.")

@@ -45,7 +45,7 @@ def swept(
     every = sorted((line for lines in found for line in lines.values()), key=lambda line: strategy_order(line.strategy))
     there = {column.name for column in known}
     usual = [name for name in ("loss" if "loss" in there else "delta_auc", "drop", "total") if name in there]
-    usual = [blocks[0].measure.column, *usual] if blocks[0].measure.in_hours else usual
+    usual = [blocks[0].measure.name, *usual] if blocks[0].measure.in_hours else usual
     usual = ["n", *usual] if len({len(line.cells) for line in every}) > 1 else usual
     shown = [*dict.fromkeys(line.label for line in every if names or line.strategy != BASELINE)]
     cells = {label: {(*lines[label].cells.index,) if label in lines else () for lines in found} for label in shown}

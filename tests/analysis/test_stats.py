@@ -287,7 +287,7 @@ def test_a_loss_is_positive_where_the_strategy_is_worse(name: str, worse: float)
     """Of every measure, by its own column alone."""
     measure = MEASURES[name]
     cells = [
-        _cell(strategy=strategy, seed=seed, **{measure.column: 0.5 + worse * (strategy == "full")})
+        _cell(strategy=strategy, seed=seed, **{measure.name: 0.5 + worse * (strategy == "full")})
         for strategy in ("none", "full")
         for seed in range(3)
     ]
