@@ -22,7 +22,7 @@ from harness.record.rundir import RunDir, write_reason
 
 LOCK = ".lock"
 _MARK = "cpr-harness"
-_WAIT_S = 5.0  # for a lock, which processes of a killed runner may still hold
+_WAIT_S = 5.0  # for the processes of a killed runner to release the lock; a runner that lives is not waited for
 _RETRY_S = 0.05
 _RECORD = ("config.yaml", "events.jsonl", "env.json", "checkpoints", "resume", "model", "wandb", "error.txt", "DONE")
 _RUN_FILES = (*_RECORD, "output.txt")
@@ -89,7 +89,7 @@ def discard_run(run_dir: Path, digest: str) -> None:
         if not is_same_config(digest, found):
             inspect(run_dir, digest)
             return
-        with _locked(run_dir, f"run {digest}"):
+        with _locked(run_dir, f"run {digest}", wait_s=_WAIT_S):
             _remove(run_dir, REMOVABLE)
 
 
@@ -102,13 +102,13 @@ def claim_run(run_dir: Path, digest: str, *, keeps_failed: bool = False) -> Iter
     only from a folder that :func:`inspect` accepts.
 
     Raises as :func:`inspect` does, and StoreError if the run is finished, is refused, or another process is writing it.
-    A lock is waited for, at most 5 s: children of a process that was killed may hold it.
+    If the process that locked the folder has ended, its children get 5 s to release the lock.
     """
     inspect(run_dir, digest)
     with ExitStack() as lock:
         with system_errors(run_dir):
             run_dir.mkdir(parents=True, exist_ok=True)
-            lock.enter_context(_locked(run_dir, f"run {digest}"))
+            lock.enter_context(_locked(run_dir, f"run {digest}", wait_s=_WAIT_S))
             found = inspect(run_dir, digest)
             if found is State.DONE:
                 raise StoreError(
@@ -181,7 +181,7 @@ def claim_grid(out: Path) -> Iterator[None]:
     with ExitStack() as lock:
         with system_errors(out):
             out.mkdir(parents=True, exist_ok=True)
-            lock.enter_context(_locked(out, "grid"))
+            lock.enter_context(_locked(out, "grid", wait_s=0))
         yield
 
 
@@ -223,13 +223,13 @@ def system_errors(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(folder: Path, purpose: str) -> Iterator[None]:
+def _locked(folder: Path, purpose: str, *, wait_s: float) -> Iterator[None]:
     file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        deadline_s = time.monotonic() + _WAIT_S
+        deadline_s = time.monotonic() + wait_s
         while not try_lock(file):
-            if time.monotonic() >= deadline_s:
-                *_, pid, _, host = ["?", "host", "?", *_lock_words(folder)]  # of who locked it last
+            pid, host = _holder(folder)
+            if time.monotonic() >= deadline_s or _is_at_work(pid, host):
                 raise StoreError(
                     f"{folder}: process {pid} on {host} is writing to it; wait for it to end or set out to another "
                     "folder"
@@ -242,6 +242,22 @@ def _locked(folder: Path, purpose: str) -> Iterator[None]:
         yield
     finally:
         os.close(file)
+
+
+def _holder(folder: Path) -> tuple[str, str]:
+    """Process id and host of the process that took the lock last; ``?`` if the file does not say."""
+    *_, pid, _, host = ["?", "host", "?", *_lock_words(folder)]
+    return pid, host
+
+
+def _is_at_work(pid: str, host: str) -> bool:
+    """Whether the process may be alive. A process on another host counts as alive, since it cannot be seen."""
+    if host != platform.node():
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _lock_words(folder: Path) -> list[str]:

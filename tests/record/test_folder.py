@@ -2,6 +2,8 @@
 
 import os
 import platform
+import subprocess
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -132,19 +134,27 @@ def test_what_the_system_refuses_is_one_line_and_the_owners_errors_pass(tmp_path
             (tmp_path / "absent").read_text()
 
 
-def test_a_run_at_work_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the process that locked the folder, and its host."""
-    monkeypatch.setattr(folder, "_WAIT_S", 0.0)
-    words = rf"^{tmp_path}: process {os.getpid()} on {platform.node()} is writing to it"
-    with claim_run(tmp_path, HASH), pytest.raises(StoreError, match=words):
-        claim(tmp_path)
+def test_a_run_at_work_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that lives is not waited for; the error names it and its host, as does one on another host."""
+    monkeypatch.setattr(folder, "_WAIT_S", 60.0)
+    began_s = time.monotonic()
+    with claim_run(tmp_path, HASH):
+        for host in (platform.node(), "elsewhere"):
+            pid = os.getpid() if host == platform.node() else 1
+            (tmp_path / ".lock").write_text(f"cpr-harness run {HASH} pid {pid} host {host}\n")
+            with pytest.raises(StoreError, match=rf"^{tmp_path}: process {pid} on {host} is writing to it"):
+                claim(tmp_path)
+    assert time.monotonic() - began_s < 30
 
 
 def test_what_a_killed_run_left_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While processes of it hold the lock, it is waited for."""
+    """While processes of a dead one hold the lock, it is waited for."""
     monkeypatch.setattr(folder, "_WAIT_S", 60.0)
+    dead = subprocess.Popen(["true"])
+    dead.wait()
     lock = ExitStack()
     lock.enter_context(claim_run(tmp_path, HASH))
+    (tmp_path / ".lock").write_text(f"cpr-harness run {HASH} pid {dead.pid} host {platform.node()}\n")
     released: list[bool] = []
     lock.callback(released.append, True)  # called before the lock is released
     release = Timer(0.1, lock.close)
@@ -154,10 +164,9 @@ def test_what_a_killed_run_left_is_waited_for(tmp_path: Path, monkeypatch: pytes
     release.join()
 
 
-def test_a_folder_takes_one_grid_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_takes_one_grid_at_a_time(tmp_path: Path) -> None:
     """A second runner gets one line that names the first; cells may be claimed meanwhile. Runs side by side, a grid cut
     short before its grid.yaml, and one with files besides are accepted later."""
-    monkeypatch.setattr(folder, "_WAIT_S", 0.0)
     claim(tmp_path / "cell")
     words = r"process \d+ on \S+ is writing to it; wait for it to end or set out to another folder"
     with claim_grid(tmp_path):
