@@ -136,6 +136,8 @@ class Spread:
         return cls.of(one / other for one, other in zip(upper, lower, strict=True))
 
     def show(self, digits: int = 2) -> str:
+        if math.isinf(self.low):
+            return f"**{self.median:,.{digits}f}** (too few for an interval)"
         return f"**{self.median:,.{digits}f}** ({self.low:,.{digits}f}–{self.high:,.{digits}f})"
 
 

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +76,7 @@ _STEPS_PER_KILL = 5
 
 
 def chosen_subjects(configs: Mapping[str, Config], named: Sequence[str]) -> list[Subject]:
-    """What is measured for the strategies ``named``, or for all that the configuration allows; a note names others.
+    """What is measured for the strategies ``named``, or for all that the config allows; a note names the others.
 
     Raises ConfigError if one of ``named`` is not allowed.
     """
@@ -88,7 +89,8 @@ def chosen_subjects(configs: Mapping[str, Config], named: Sequence[str]) -> list
         except ConfigError as error:
             if name in named:
                 raise
-            console.note(f"note: {name} is left out: {error}")
+            if not named:
+                console.note(f"note: {name} is left out: {error}")
     return subjects_of(parts, named or parts)
 
 
@@ -187,8 +189,8 @@ def constants(
 
     A part of a step that noise hides is left out; parts that were not measured stay. A full save costs as many hours as
     before, of which the measured fraction is fixed, if its interval lies between 0 and 1. A load costs the hours of a
-    full save times the measured ratio of a load to a save, if those of both lie above 0. Else the hours stay. Detection
-    takes the seconds of this machine.
+    full save times the measured ratio of a load to a save, if those of both lie above 0. Detection takes the seconds of
+    this machine, if they have an interval. Else the hours stay.
     """
     given, base = config.profile, config.profile.name.rstrip("*")
     base = base if base in PROFILES else next(iter(PROFILES))
@@ -198,8 +200,9 @@ def constants(
     measured: dict[str, Any] = {
         "name": name,
         "step_frac": {part: round(frac, 5) for part, frac in fracs.items() if frac is not None},
-        "detect_death_h": round(detection.median / 3600, 8),
     }
+    if math.isfinite(detection.low):
+        measured["detect_death_h"] = round(detection.median / 3600, 8)
     if save.full_s.low > 0 and 0 < save.fixed_frac.low <= save.fixed_frac.high < 1:
         fixed_h = save.fixed_frac.median * save_h
         measured |= {"o_save_fixed_h": round(fixed_h, 6), "o_save_h": round(save_h - fixed_h, 6)}
@@ -217,7 +220,8 @@ def lines_of(prices: Sequence[Price], save: Line, load: Line, detection: Spread)
         rows.append((part, f"{strategy} less {base}", *(each.show() for each in (price.total, *spreads)), shown))
     yield from (*table(("% of a step", "of", "all", "touching", "choosing", "control", "price"), rows), "")
     for name, line in (("save", save), ("load", load)):
-        yield f"a full {name}: {line.full_s.show(3)} s, of which {line.fixed_frac.show(3)} are fixed"
+        fixed = Spread(*(100 * each for each in astuple(line.fixed_frac)))
+        yield f"a full {name}: {line.full_s.show(3)} s, of which {fixed.show(1)} % are fixed"
     yield f"detection of a death: {detection.show(3)} s"
 
 
@@ -232,14 +236,15 @@ def measure(options: argparse.Namespace) -> None:
     config, num_threads = spec.config, spec.config.trainer.num_threads
     if config.trainer.device != "cpu":
         raise ConfigError(f"trainer.device: expected cpu, got {config.trainer.device}; processor time is measured")
-    most = options.sets * TURN_STEPS * (spec.num_steps // TURN_STEPS - WARM_UP_TURNS)
-    if options.steps > most:
-        raise ConfigError(f"--steps: expected at most {max(0, most)} with these samples, got {options.steps}")
+    num_turns, most = max(1, options.steps // options.sets // TURN_STEPS), spec.num_steps // TURN_STEPS - WARM_UP_TURNS
+    if num_turns > most:
+        least = (WARM_UP_TURNS + num_turns) * TURN_STEPS * config.trainer.batch_size
+        why = f"{options.steps} steps in {options.sets} sets; fewer --steps or more --sets take fewer"
+        raise ConfigError(f"data: expected at least {least:,} training samples for {why}, got {spec.total_samples:,}")
 
     def make_run(strategy: str) -> Run:
         return Run(configs[strategy], options.job_samples)
 
-    num_turns = max(1, options.steps // options.sets // TURN_STEPS)
     spec.dataset.verify()
     torch.set_num_threads(num_threads)
     with tempfile.TemporaryDirectory(prefix="measure-") as folder:

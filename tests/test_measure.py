@@ -177,8 +177,9 @@ def test_the_file_is_a_profile_of_priced_parts_alone(tmp_path: Path) -> None:
         assert profile.o_save_fixed_h == pytest.approx(fixed, rel=1e-3)
         assert profile.o_save_h + profile.o_save_fixed_h == pytest.approx(5.7 / 60, rel=1e-4)
     config = load_config(None, ["profile=cpr56_measured"])
-    values = constants("a", config, prices=[hidden], save=line, load=line, detection=NO_LINE.full_s)
+    values = constants("a", config, prices=[hidden], save=line, load=line, detection=Spread.interval([1.0] * 5))
     assert values["step_frac"].keys() == (config.profile.step_frac or {}).keys() - {"mfu"}, "noise hides it"
+    assert "detect_death_h" not in values, "too few deaths for an interval"
 
 
 def test_a_profile_file_is_refused_with_its_line(tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def given(config: Config, tmp_path: Path) -> Path:
 
 
 REFUSED = {
-    "{given} --out {out}": "expected at most 0 with these samples, got 5000",
+    "{given} --out {out}": "data: expected at least 35,840 training samples for 5000 steps in 20 sets",
     "{given} --out {given}": "--out: expected another file than the input",
     "{given} --out {out}.csv": "--out: expected FILE.yaml, as the key profile takes it, got ",
     "{given} --out {out} --sets 0": "error: argument --sets: invalid count value: '0'",
