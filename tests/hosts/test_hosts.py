@@ -119,6 +119,7 @@ HOST_KILLS = "hour,rank,phase,fault\n5,host1,,\n12,ps1,,\n18,ps5,lookup,hang\n20
 """Two hosts end in turn; ranks die alone between and after; one of them hangs."""
 
 
+@pytest.mark.slow
 def test_hosts_that_a_trace_ends_are_lost_as_on_one_process(hosts: Emulation, config: Config, tmp_path: Path) -> None:
     """Law: every event is that of ``local``; each host is gone with its fork server, and no rank is on it again.
 

@@ -75,10 +75,14 @@ def command(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ("way", "engine"),
     [
         ("save", "local"),
-        ("save in the background", "rpc"),
         *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (("resume point", "rpc"), ("restore", "rpc"), ("wandb", "local"))
+            pytest.param(way, engine, marks=pytest.mark.slow)
+            for way, engine in (
+                ("save in the background", "rpc"),
+                ("resume point", "rpc"),
+                ("restore", "rpc"),
+                ("wandb", "local"),
+            )
         ),
     ],
 )

@@ -146,6 +146,7 @@ def test_an_online_run_need_not_be_sent(
     assert _send(tmp_path / "run") == "sent before"
 
 
+@pytest.mark.slow
 def test_a_server_that_falls_mute_costs_sync_one_line(
     wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
