@@ -136,7 +136,7 @@ def quiet(config: Config) -> Config:
 
 
 class _Silent(Channel):
-    """The channel to a supervisor of a run from step 0, of which nothing is recorded."""
+    """A channel without a supervisor: the run begins at step 0, and no event is recorded."""
 
     def call(self, name: str, *args: Any) -> Any:
         return Resumption(root=Path(), next_number=0, point=None)

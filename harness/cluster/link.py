@@ -128,7 +128,10 @@ class ControlLink:
             self._next()
 
     def _meet(self, generation: int, address: bytes) -> dict[Rank, bytes]:
-        """Publish the own ``address`` in a generation, and wait for those of all members. Raises WorldBroken."""
+        """Send this rank's ``address`` to the supervisor; returns the addresses of all ranks of the generation, by rank.
+
+        Raises WorldBroken.
+        """
         self.send("publish", generation, address)
         while True:
             kind, *values = self._await("addresses", "broken", "join")

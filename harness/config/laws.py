@@ -140,7 +140,7 @@ _OF_MTBF = ("mtbf_h", "nodes", "node_mtbf_h")
 
 
 def _merged(base: str, changed: dict[str, Any]) -> dict[str, Any]:
-    """All keys of a law: ``changed``, and where these leave them, those of ``base`` that the model has."""
+    """All keys of a law: those of law ``base`` that the model of failures uses, replaced by ``changed``."""
     values = LAWS[base].model_dump()
     if changed.get("model", values["model"]) != values["model"]:
         values = {key: value for key, value in values.items() if changed["model"] in _USED_BY.get(key, ())}

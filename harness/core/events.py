@@ -342,7 +342,7 @@ def error_of(deviations: Sequence[float]) -> float:
 
 
 def drops_of(events: Iterable[Event], name: Literal["drop", "movement"] = "drop") -> list[float] | None:
-    """The drops of AUC, in order, of all failures recovered, or what they moved; None if that of some is not known."""
+    """The drop of AUC of each recovery, in order, or its movement; None if that of one recovery is not known."""
     kept = [event for event in events if isinstance(event, Recovered | Dropped)]
     known = [event for event in kept if isinstance(event, Dropped) and getattr(event, name) is not None]
     num_recovered = sum(isinstance(event, Recovered) and event.restores for event in kept)

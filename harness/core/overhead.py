@@ -92,7 +92,7 @@ def step_frac(costs: Costs, parts: Sequence[str]) -> float | None:
 
 
 def steps_h(costs: Costs, parts: Sequence[str], lost_h: float = 0.0) -> float | None:
-    """Hours that ``parts`` add to all steps, those of ``lost_h`` that run again included; None if unknown."""
+    """Hours that ``parts`` add to the steps of the job and to ``lost_h`` hours of repeated ones; None if unknown."""
     frac = step_frac(costs, parts)
     return None if frac is None else frac * (costs.job_h + lost_h)
 
@@ -364,7 +364,7 @@ class OverheadLedger(Resumable):
 
     @property
     def steps_h(self) -> float | None:
-        """What the steps of the whole job pay, those of ``lost_h`` twice; None if a price is unknown."""
+        """Hours that the parts add to all steps of the job, repeated ones included; None if a price is unknown."""
         return steps_h(self._costs, self._parts, self.lost_h)
 
     @property
