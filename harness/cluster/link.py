@@ -128,7 +128,7 @@ class ControlLink:
             self._next()
 
     def _meet(self, generation: int, address: bytes) -> dict[Rank, bytes]:
-        """Send this rank's ``address`` to the supervisor; returns the addresses of all ranks of the generation, by rank.
+        """Send this rank's ``address`` to the supervisor; returns those of all ranks of the generation, by rank.
 
         Raises WorldBroken.
         """

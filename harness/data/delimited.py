@@ -153,7 +153,7 @@ class RowReader:
         return [field.encode("latin-1") for field in fields]
 
     def _mistake(self, line: bytes, number: int, column: int) -> DataError:
-        """The DataError for line ``number``, whose field ``column`` cannot be read: its value, or too few or many fields."""
+        """The DataError for line ``number``: its field ``column`` cannot be read, or it has too few or too many."""
         where, names = f"{self._name}:{number}", self._names
         fields = self._fields(line, where)
         hint = (NO_LABELS if len(fields) == NUM_COLUMNS - 1 else OTHER_COLUMNS) * (self._is_criteo and number == 1)
