@@ -105,6 +105,8 @@ def front(
         if max(xs) > 2 * min(xs):  # else the ticks of a logarithmic axis would lie on each other
             log_scale(ax, "x")
             ax.set_xlabel(f"{x_label} (log)")
+        else:
+            ax.locator_params(axis="x", nbins=5)  # overheads that differ in the third digit have long labels
     if is_new:
         legend(ax)
     return ax
