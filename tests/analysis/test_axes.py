@@ -1,6 +1,7 @@
 """Figures of frames: what is drawn is what the frame has; the report draws with the same functions."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 
 from analysis import figures
 from analysis.figures.curves import Aucs, curve_rows
+from analysis.figures.look import style
 from tests import started
 from tests.forked import ran
 from tests.made_runs import made_config, write_run
@@ -39,6 +41,20 @@ def test_the_front_has_what_nothing_else_beats_in_both() -> None:
     labels = [container.get_label() for container in ax.containers]
     assert labels == ["full", "partial", "cpr_mfu = cpr_ssu"]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("emulated overhead, % of job time (log)", "AUC lost to none, 10⁻³")
+
+
+def test_labels_of_nearly_equal_overheads_do_not_overlap() -> None:
+    """As in the demo, whose strategies cost 2.953 to 2.970 %."""
+    near = TABLE.assign(overhead_frac=[0.0, 0.0297023, 0.0295477, 0.0295477, 0.0295325])
+    figure = Figure(figsize=(3.9, 3.0))
+    with style():
+        ax: Any = figures.front(near, x="overhead_frac", y="loss", by="strategy", ax=figure.subplots())
+        figure.canvas.draw()
+    low, high = ax.get_xlim()
+    shown = [label for label in ax.get_xticklabels() if low <= label.get_position()[0] <= high]
+    boxes = [label.get_window_extent() for label in shown]
+    assert len(boxes) >= 3
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 def test_a_measure_is_drawn_against_a_swept_key() -> None:
