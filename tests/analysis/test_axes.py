@@ -46,7 +46,7 @@ def test_the_front_has_what_nothing_else_beats_in_both() -> None:
 def test_labels_of_nearly_equal_overheads_do_not_overlap() -> None:
     """As in the demo, whose strategies cost 2.953 to 2.970 %."""
     near = TABLE.assign(overhead_frac=[0.0, 0.0297023, 0.0295477, 0.0295477, 0.0295325])
-    figure = Figure(figsize=(3.9, 3.0))
+    figure = Figure(figsize=(5.2, 3.9), layout="constrained")
     with style():
         ax: Any = figures.front(near, x="overhead_frac", y="loss", by="strategy", ax=figure.subplots())
         figure.canvas.draw()
