@@ -149,13 +149,14 @@ class RunSpec:
         run, where = RunDir(Path(path)), f"init.checkpoint: {path}"
         try:
             theirs = read_whole_config(run.path, {})
-            found = ((root, newest_checkpoint(root)[0]) for root in (run.model, run.checkpoints))
-            root, manifest = next(each for each in found if each[1] is not None)
-        except StopIteration:
-            raise ConfigError(f"{where}: expected a run with a checkpoint, got none; see store.keep_finished") from None
+            root = run.model if run.model.exists() else run.checkpoints
+            manifest, damages = newest_checkpoint(root)
         except StoreError as error:
             raise ConfigError(f"{where}: {error}") from error
-        assert manifest is not None
+        if damages:  # an older checkpoint in its place would hide it
+            raise ConfigError(f"{where}: {damages[0]}")
+        if manifest is None:
+            raise ConfigError(f"{where}: expected a run with a checkpoint, got none; see store.keep_finished")
         for key in ("model", "trainer.optimizer", "trainer.dense_optimizer"):
             ours, given = (attrgetter(key)(config) for config in (self.config, theirs))
             if ours != given:

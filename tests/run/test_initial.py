@@ -1,5 +1,6 @@
 """Runs that start from the checkpoint of another run, which may have another number of PS ranks."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,20 @@ def test_a_checkpoint_that_does_not_fit_is_refused(config: Config, keys: dict[st
         RunSpec(changed(config, **keys)).validate()
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("folder", ["model", "checkpoints"])
+def test_a_damaged_checkpoint_is_refused(config: Config, tmp_path: Path, folder: str) -> None:
+    """Law: an older checkpoint does not take the place of a damaged model, or of a newest one that is damaged."""
+    earlier = changed(saving_every(changed(config, strategy__name="full"), 36), init__checkpoint=None)
+    run(earlier, tmp_path / "saves")
+    if folder == "checkpoints":
+        shutil.rmtree(tmp_path / "saves" / "model")
+    RunSpec(config := changed(config, init__checkpoint=str(tmp_path / "saves"))).validate()
+    damaged = max((tmp_path / "saves" / folder / "ps1").iterdir())
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.raises(ConfigError, match=rf"init\.checkpoint: .*/saves: skipped manifest-.*{damaged.name}: damaged: "):
+        RunSpec(config).validate()
 
 
 def test_rows_without_survivors_start_from_the_checkpoint(config: Config, tmp_path: Path) -> None:
