@@ -17,6 +17,8 @@ probability 1 - (1 - q m_s)^n.
 
 import math
 import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -26,11 +28,13 @@ import pytest
 from harness.config.derived import job_costs
 from harness.config.model import Config
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES
+from harness.core.faults import PlannedFault
 from harness.core.overhead import load_price, save_price, steps_h
 from harness.core.seeds import generator
-from harness.core.strategies import make_strategy
+from harness.core.strategies import Strategy, make_strategy, options_of
 from harness.planning.simulate import Job, Outcome, due_saves, simulate
 from harness.planning.spread import job_of, planned_kills_at
+from tests.known_jobs import small_job
 
 NUM_SCHEDULES = 300
 BATCH = 128
@@ -171,3 +175,118 @@ def test_priced_hours_meet_their_exact_expectation(
     hours = [outcome.total_h or 0.0 for outcome in found]
     assert_mean(hours, exact_h, slack=1e-4 * exact_h)
     assert found[0].node_h == pytest.approx(hours[0] * num_nodes)
+
+
+# --- tiers, spares and returning nodes, which the closed forms of harness.core.overhead do not know -------------------
+
+SMALL = replace(
+    job_costs(Config(), 5_600_000),
+    o_save_h=0.05,
+    o_save_fixed_h=0.002,
+    o_load_h=0.3,
+    o_res_h=0.2,
+    detect_death_h=0.03,
+    tier_frac={"disk": 0.4, "memory": 0.1},
+)
+
+
+def mean_over(
+    job: Job, strategy: Strategy, draw: Callable[[np.random.Generator], tuple[PlannedFault, ...]], names: Sequence[str]
+) -> dict[str, list[float]]:
+    """The values ``names`` of an outcome of each of ``NUM_SCHEDULES`` schedules that ``draw`` gives."""
+    saves, rng = due_saves(strategy, job), np.random.default_rng(3)
+    found = [simulate(strategy, job, draw(rng), saves) for _ in range(NUM_SCHEDULES)]
+    return {name: [getattr(outcome, name) for outcome in found] for name in names}
+
+
+@pytest.mark.parametrize("kill_loses", ["process", "node"])
+def test_saves_in_tiers_cost_what_is_expected(kill_loses: str) -> None:
+    """Law: each failure reads the newest save that it leaves, at its tier's price, and the saves after it are repeated.
+
+    Saves are every w, 5 w and 20 w steps, each in one tier, so that of 20 windows of w steps 16 begin with a save in
+    memory, 3 on the disk and 1 on the shared one. A quarter of the failures takes a rank and its buddy, and with them
+    all memory. A window is struck at steps 0 to w - 1 after its begin, (w - 1) / 2 in the mean.
+
+    `process`: a single death leaves every tier. A pair leaves both disks: 0 to 4 whole windows are repeated, each with
+    its save in memory. `node`: a single death in a window that began with a save on the disk goes back one window more,
+    to one in memory, and repeats that save. A pair goes back to the shared disk.
+    """
+    window, job_windows, num_failures, pairs = 280, 200, 60, 0.25
+    costs = SMALL
+    job = replace(small_job(costs), num_steps=window * job_windows, batch_size=100)
+    options = {"memory_samples": window * 100, "disk_samples": 5 * window * 100, "kill_loses": kill_loses}
+    strategy = make_strategy(options_of("tiers", interval_samples=20 * window * 100, **options), costs)
+
+    def draw(rng: np.random.Generator) -> tuple[PlannedFault, ...]:
+        hours_E = np.sort(rng.uniform(0, costs.job_h, num_failures))
+        num_ranks_E, first_E = 1 + (rng.random(num_failures) < pairs), rng.integers(0, costs.num_ps, num_failures)
+        ranks_E = np.concatenate([(k + np.arange(n)) % costs.num_ps for k, n in zip(first_E, num_ranks_E, strict=True)])
+        return planned_kills_at(np.repeat(hours_E, num_ranks_E), ranks_E, job)
+
+    found = mean_over(job, strategy, draw, ["save_h", "load_h", "lost_h", "reschedule_h"])
+    window_h, step_h = costs.job_h / job_windows, costs.job_h / job.num_steps
+    age_h = (window_h - step_h) / 2
+    of_memory, of_disk, of_shared = (save_price(costs, tier=tier).stall_h for tier in ("memory", "disk", "shared"))
+    load_h = {tier: load_price(costs, 1, tier) for tier in ("memory", "disk", "shared")}
+    saves_h = 160 * of_memory + 30 * of_disk + 10 * of_shared - of_shared  # none at the end; the initial one is free
+    if kill_loses == "process":
+        single = (age_h, 0.0, 16 / 20 * load_h["memory"] + 3 / 20 * load_h["disk"] + 1 / 20 * load_h["shared"])
+        pair = (2 * window_h + age_h, 2 * of_memory, 3 / 4 * load_h["disk"] + 1 / 4 * load_h["shared"])
+    else:
+        single = (
+            3 / 20 * window_h + age_h,
+            3 / 20 * of_disk,
+            19 / 20 * load_h["memory"] + 1 / 20 * load_h["shared"],
+        )
+        pair = (9.5 * window_h + age_h, 8 * of_memory + 1.5 * of_disk, load_h["shared"])
+    lost_h, again_h, loads_h = (
+        num_failures * ((1 - pairs) * one + pairs * both) for one, both in zip(single, pair, strict=True)
+    )
+    for bucket, expected_h in {"lost_h": lost_h, "save_h": saves_h + again_h, "load_h": loads_h}.items():
+        assert_mean(found[bucket], expected_h, slack=0.002 * expected_h)
+    assert_mean(found["reschedule_h"], num_failures * (costs.o_res_h + costs.detect_death_h), slack=0.01)
+
+
+def test_a_spare_is_there_as_often_as_is_expected() -> None:
+    """Law: under Poisson failures one spare is missing for a share (1 - q) / (2 - q) of them, q = exp(-a / T_fail).
+
+    A used spare is ready again after O_res, of which the job stands still for the load, the detection and the switch;
+    in the other hours, a of them, the next failure strikes with probability 1 - q. It then waits O_res, and finds the
+    spare ready afterwards.
+    """
+    costs = replace(SMALL, job_h=112.0, mtbf_h=0.5, o_res_h=0.9, spare_o_res_h=0.1, num_spares=1, o_load_h=0.15)
+    costs = replace(costs, total_samples=20_000_000)
+    job, strategy = small_job(costs), make_strategy(options_of("never_save"), costs)
+
+    def draw(rng: np.random.Generator) -> tuple[PlannedFault, ...]:
+        hours_E = np.cumsum(rng.exponential(costs.mtbf_h, 400))
+        hours_E = hours_E[hours_E < costs.job_h]
+        return planned_kills_at(hours_E, rng.integers(0, costs.num_ps, len(hours_E)), job)
+
+    found = mean_over(job, strategy, draw, ["reschedule_h", "num_failures"])
+    trained_h = costs.o_res_h - 0.1 - costs.detect_death_h - 0.15
+    q = math.exp(-trained_h / costs.mtbf_h)
+    missing = (1 - q) / (2 - q)
+    waits_h = missing * costs.o_res_h + (1 - missing) * 0.1 + costs.detect_death_h
+    assert_mean(found["num_failures"], costs.job_h / costs.mtbf_h)
+    assert_mean(found["reschedule_h"], costs.job_h / costs.mtbf_h * waits_h)
+
+
+def test_nodes_that_return_cost_what_is_expected() -> None:
+    """Law: a death costs a regroup and the load of a shard, and so does the return of its node within the job.
+
+    For ``repair_h`` the shard is at one of the N - 1 other nodes. If that one dies, two shards are loaded.
+    """
+    costs, repair_h, num_failures = replace(SMALL, load="by_bytes", num_trainers=2), 2.0, 6
+    job, strategy = replace(small_job(costs), shrinks=True), make_strategy(options_of("partial"), costs)
+
+    def draw(rng: np.random.Generator) -> tuple[PlannedFault, ...]:
+        hours_E = np.sort(rng.uniform(0, costs.job_h, num_failures))
+        return planned_kills_at(hours_E, rng.permutation(costs.num_ps)[:num_failures], job, [repair_h] * num_failures)
+
+    found = mean_over(job, strategy, draw, ["reschedule_h", "load_h"])
+    returns = num_failures * (1 - repair_h / costs.job_h)
+    assert_mean(found["reschedule_h"], num_failures * (costs.o_res_h + costs.detect_death_h) + returns * costs.o_res_h)
+    apart = repair_h / costs.job_h
+    hosts_dead = num_failures * (num_failures - 1) / 2 * (2 * apart - apart**2) / (costs.num_ps - 1)
+    assert_mean(found["load_h"], (num_failures + returns + hosts_dead) * costs.o_load_h / costs.num_ps)
