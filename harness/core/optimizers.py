@@ -65,8 +65,8 @@ class RowOptimizer:
         mass = row_loops.NO_NORMS if mass_M is None else mass_M.numpy()
         changes = row_loops.NO_CHANGES if changes_NX is None else changes_NX.numpy().view(np.int32)
         rows, gradients = rows_N.numpy(), grads_ND.numpy()
-        row_loops.step_rows(
-            self._rule, rows_MX.numpy(), rows, gradients, learning_rate, pending, counts, norms, mass, changes
+        row_loops.STEP_ROWS[self._rule](
+            rows_MX.numpy(), rows, gradients, learning_rate, pending, counts, norms, mass, changes
         )
 
     def stepped(self, rows_NX: Tensor, grads_ND: Tensor, learning_rate: float) -> Tensor:
@@ -83,8 +83,8 @@ class RowOptimizer:
         ``keys_H`` and ``keys_N`` ascend. ``rows_NX`` are the rows before the update. The bits equal those of
         :meth:`step`.
         """
-        row_loops.step_shared_rows(
-            self._rule, out_HX.numpy(), keys_H, keys_N, rows_NX.numpy(), grads_ND.numpy(), learning_rate
+        row_loops.STEP_SHARED_ROWS[self._rule](
+            out_HX.numpy(), keys_H, keys_N, rows_NX.numpy(), grads_ND.numpy(), learning_rate
         )
 
 

@@ -102,6 +102,11 @@ def distance(left: Any, i: Any, right: Any, j: Any, dim: Any) -> Any:
     for d in range(fours, dim):
         change = left[i, d] - right[j, d]
         sum_0 += change * change
+    return _norm(sum_0, sum_1, sum_2, sum_3)
+
+
+@numba.njit(nogil=True, error_model="numpy")
+def _norm(sum_0: Any, sum_1: Any, sum_2: Any, sum_3: Any) -> Any:
     norm = np.sqrt((sum_0 + sum_2) + (sum_1 + sum_3))
     return float32(np.inf) if np.isnan(norm) else norm
 
@@ -211,97 +216,138 @@ def sum_runs(values_XD: Any, order_P: Any, starts_N: Any, num_tables: int, num_v
 
 
 NO_COUNTS, NO_NORMS, NO_CHANGES = np.empty(0, np.int32), np.empty(0, np.float32), np.empty((0, 0), np.int32)
-"""For :func:`step_rows`, where updates are not counted, not measured, or their changes of bits not needed."""
+"""For ``step_rows``, where updates are not counted, not measured, or their changes of bits not needed."""
 
 SGD, ROWWISE_ADAGRAD, ADAGRAD, ADAM = range(4)
 """Rules of an update, with 0, 1, D and 2 D + 1 columns of state."""
+KNOWS_NORM = (SGD, ROWWISE_ADAGRAD)
+"""Rules that know the norm of a row's change when they have made it."""
 
 
-@numba.njit(nogil=True, error_model="numpy")
-def _update(rule: Any, rows_MX: Any, row: Any, gradient_D: Any, learning_rate: Any) -> None:
+@numba.njit(nogil=True, error_model="numpy", inline="always")
+def _lower(rows_MX: Any, row: Any, d: Any, amount: Any) -> Any:
+    """Subtract ``amount`` from one value; returns the square of its change."""
+    before = rows_MX[row, d]
+    after = before - amount
+    rows_MX[row, d] = after
+    return (after - before) * (after - before)
+
+
+@numba.njit(nogil=True, error_model="numpy", inline="always")
+def _descend(rows_MX: Any, row: Any, grads_ND: Any, n: Any, rate: Any) -> Any:
+    """Subtract ``rate * grads_ND[n]`` from a row; returns the norm of the change, as :func:`distance` would.
+
+    Four columns a turn: the vectors that the compiler would make of a plain loop are longer than most rows.
+    """
+    dim = grads_ND.shape[1]
+    sum_0 = sum_1 = sum_2 = sum_3 = float32(0)
+    fours = dim - dim % 4
+    for d in range(0, fours, 4):
+        sum_0 += _lower(rows_MX, row, d, rate * grads_ND[n, d])
+        sum_1 += _lower(rows_MX, row, d + 1, rate * grads_ND[n, d + 1])
+        sum_2 += _lower(rows_MX, row, d + 2, rate * grads_ND[n, d + 2])
+        sum_3 += _lower(rows_MX, row, d + 3, rate * grads_ND[n, d + 3])
+    for d in range(fours, dim):
+        sum_0 += _lower(rows_MX, row, d, rate * grads_ND[n, d])
+    return _norm(sum_0, sum_1, sum_2, sum_3)
+
+
+@numba.njit(nogil=True, error_model="numpy", inline="always")
+def _update(rule: Any, rows_MX: Any, row: Any, grads_ND: Any, n: Any, learning_rate: Any) -> Any:  # noqa: PLR0917
     """Update one row in place, each operation rounded to float32. All updates of rows use this function.
+
+    Returns the norm of the change if the rule is one of ``KNOWS_NORM``, else 0.
 
     Row-wise Adagrad has one sum for each row, to which it adds the mean over D of the squared gradient, as FBGEMM
     (``rowwise_adagrad``) and torchrec do. Adam has the number of a row's updates in the last column.
     """
-    dim = len(gradient_D)
+    dim, norm = grads_ND.shape[1], float32(0)
     if rule == SGD:
-        for d in range(dim):
-            rows_MX[row, d] = rows_MX[row, d] - learning_rate * gradient_D[d]
+        norm = _descend(rows_MX, row, grads_ND, n, learning_rate)
     elif rule == ROWWISE_ADAGRAD:
         squares = float32(0)
         for d in range(dim):
-            squares += gradient_D[d] * gradient_D[d]
+            squares += grads_ND[n, d] * grads_ND[n, d]
         rows_MX[row, dim] += squares / float32(dim)
-        rate = learning_rate / (np.sqrt(rows_MX[row, dim]) + ADAGRAD_EPS)
-        for d in range(dim):
-            rows_MX[row, d] = rows_MX[row, d] - rate * gradient_D[d]
+        norm = _descend(rows_MX, row, grads_ND, n, learning_rate / (np.sqrt(rows_MX[row, dim]) + ADAGRAD_EPS))
     elif rule == ADAGRAD:
         for d in range(dim):
-            rows_MX[row, dim + d] += gradient_D[d] * gradient_D[d]
-            rows_MX[row, d] = adagrad(rows_MX[row, d], gradient_D[d], rows_MX[row, dim + d], learning_rate)
+            rows_MX[row, dim + d] += grads_ND[n, d] * grads_ND[n, d]
+            rows_MX[row, d] = adagrad(rows_MX[row, d], grads_ND[n, d], rows_MX[row, dim + d], learning_rate)
     else:
         rows_MX[row, 3 * dim] += float32(1)
         rate, eps = corrected(learning_rate, int64(rows_MX[row, 3 * dim]))
         for d in range(dim):
-            first = first_moment(rows_MX[row, dim + d], gradient_D[d])
-            second = second_moment(rows_MX[row, dim + dim + d], gradient_D[d])
+            first = first_moment(rows_MX[row, dim + d], grads_ND[n, d])
+            second = second_moment(rows_MX[row, dim + dim + d], grads_ND[n, d])
             rows_MX[row, dim + d], rows_MX[row, dim + dim + d] = first, second
             rows_MX[row, d] = adam(rows_MX[row, d], first, second, rate, eps)
+    return norm
 
 
-@compiled_for(
-    void(
-        *(int64, float32[:, ::1], int64[::1], float32[:, ::1], float32),
-        *(int32[::1], int32[::1], float32[::1], float32[::1], int32[:, ::1]),
+def _step_rows_by(rule: int) -> Any:
+    """The loop of one rule. If the rule were a value of the loop, each row would cost a third more."""
+    knows_norm = rule in KNOWS_NORM
+
+    @compiled_for(
+        void(
+            *(float32[:, ::1], int64[::1], float32[:, ::1], float32),
+            *(int32[::1], int32[::1], float32[::1], float32[::1], int32[:, ::1]),
+        )
     )
-)
-def step_rows(  # noqa: PLR0917 - compiled functions take values by place
-    rule: int,
-    rows_MX: Any,
-    rows_N: Any,
-    grads_ND: Any,
-    learning_rate: float,
-    pending_M: Any,
-    counts_N: Any,
-    out_norms_N: Any,
-    mass_M: Any,
-    out_changes_NX: Any,
-) -> None:
-    """One optimizer step on the distinct rows ``rows_N`` of a shard, in place.
+    def step_rows(  # noqa: PLR0917 - compiled functions take values by place
+        rows_MX: Any,
+        rows_N: Any,
+        grads_ND: Any,
+        learning_rate: float,
+        pending_M: Any,
+        counts_N: Any,
+        out_norms_N: Any,
+        mass_M: Any,
+        out_changes_NX: Any,
+    ) -> None:
+        """One optimizer step on the distinct rows ``rows_N`` of a shard, in place.
 
-    Unless the array is empty: ``pending_M`` grows at these rows by ``counts_N``, ``mass_M`` by the L2 norm of each
-    row's change, ``out_norms_N`` gets these norms, and ``out_changes_NX`` the XOR of each row's bits before and after.
-    Rows lie far apart in memory, so they are prefetched.
-    """
-    num_rows, width = len(rows_N), rows_MX.shape[1]
-    counts, measures, sums, tells = len(pending_M) > 0, len(out_norms_N) > 0, len(mass_M) > 0, len(out_changes_NX) > 0
-    dim, num_kept = grads_ND.shape[1], width if tells else grads_ND.shape[1] if measures or sums else 0
-    before_1X = np.empty((1, width), np.float32)
-    bits_MX, before_bits_1X = rows_MX.view(np.int32), before_1X.view(np.int32)
-    for n in range(num_rows):
-        if n + AHEAD < num_rows:
-            for line in range(0, width, FLOATS_PER_LINE):
-                prefetch(rows_MX.ctypes.data + (rows_N[n + AHEAD] * width + line) * 4)
-            if counts:
-                prefetch(pending_M.ctypes.data + rows_N[n + AHEAD] * 4)
-            if sums:
-                prefetch(mass_M.ctypes.data + rows_N[n + AHEAD] * 4)
-        row = rows_N[n]
-        for x in range(num_kept):
-            before_1X[0, x] = rows_MX[row, x]
-        _update(rule, rows_MX, row, grads_ND[n], learning_rate)
-        if measures or sums:
-            norm = distance(rows_MX, row, before_1X, 0, dim)
+        Unless the array is empty: ``pending_M`` grows at these rows by ``counts_N``, ``mass_M`` by the L2 norm of each
+        row's change, ``out_norms_N`` gets these norms, and ``out_changes_NX`` the XOR of each row's bits before and
+        after. Rows lie far apart in memory, so they are prefetched.
+        """
+        num_rows, width = len(rows_N), rows_MX.shape[1]
+        counts, tells = len(pending_M) > 0, len(out_changes_NX) > 0
+        measures, sums = len(out_norms_N) > 0, len(mass_M) > 0
+        dim, compares = grads_ND.shape[1], (measures or sums) and not knows_norm
+        num_kept = width if tells else dim if compares else 0
+        before_1X = np.empty((1, width), np.float32)
+        bits_MX, before_bits_1X = rows_MX.view(np.int32), before_1X.view(np.int32)
+        for n in range(num_rows):
+            if n + AHEAD < num_rows:
+                for line in range(0, width, FLOATS_PER_LINE):
+                    prefetch(rows_MX.ctypes.data + (rows_N[n + AHEAD] * width + line) * 4)
+                if counts:
+                    prefetch(pending_M.ctypes.data + rows_N[n + AHEAD] * 4)
+                if sums:
+                    prefetch(mass_M.ctypes.data + rows_N[n + AHEAD] * 4)
+            row = rows_N[n]
+            for x in range(num_kept):
+                before_1X[0, x] = rows_MX[row, x]
+            norm = _update(rule, rows_MX, row, grads_ND, n, learning_rate)
+            if compares:
+                norm = distance(rows_MX, row, before_1X, 0, dim)
             if measures:
                 out_norms_N[n] = norm
             if sums:
                 mass_M[row] += norm
-        if tells:
-            for x in range(width):
-                out_changes_NX[n, x] = before_bits_1X[0, x] ^ bits_MX[row, x]
-        if counts:
-            pending_M[row] += counts_N[n]
+            if tells:
+                for x in range(width):
+                    out_changes_NX[n, x] = before_bits_1X[0, x] ^ bits_MX[row, x]
+            if counts:
+                pending_M[row] += counts_N[n]
+
+    return step_rows
+
+
+STEP_ROWS = tuple(map(_step_rows_by, range(4)))
+"""``step_rows`` of each rule."""
 
 
 @compiled_for(float32[:, ::1](float32[:, ::1], int64[::1]))
@@ -343,19 +389,28 @@ def xor_rows(out_MX: Any, rows_N: Any, bits_NX: Any) -> None:
             out_MX[row, x] ^= bits_NX[n, x]
 
 
-@compiled_for(void(int64, float32[:, ::1], int64[::1], int64[::1], float32[:, ::1], float32[:, ::1], float32))
-def step_shared_rows(  # noqa: PLR0917 - compiled functions take values by place
-    rule: int, out_rows_HX: Any, keys_H: Any, keys_N: Any, rows_NX: Any, grads_ND: Any, learning_rate: float
-) -> None:
-    """For each key in both lists, set its row of ``out_rows_HX`` to its row of ``rows_NX`` after one optimizer step.
+def _step_shared_rows_by(rule: int) -> Any:
+    """As :func:`_step_rows_by`."""
 
-    ``keys_H`` and ``keys_N`` ascend. The bits are those of :func:`step_rows`.
-    """
-    n = 0
-    for h in range(len(keys_H)):
-        while n < len(keys_N) and keys_N[n] < keys_H[h]:
-            n += 1
-        if n < len(keys_N) and keys_N[n] == keys_H[h]:
-            for x in range(rows_NX.shape[1]):
-                out_rows_HX[h, x] = rows_NX[n, x]
-            _update(rule, out_rows_HX, h, grads_ND[n], learning_rate)
+    @compiled_for(void(float32[:, ::1], int64[::1], int64[::1], float32[:, ::1], float32[:, ::1], float32))
+    def step_shared_rows(  # noqa: PLR0917 - compiled functions take values by place
+        out_rows_HX: Any, keys_H: Any, keys_N: Any, rows_NX: Any, grads_ND: Any, learning_rate: float
+    ) -> None:
+        """For each key in both lists, set its row of ``out_rows_HX`` to its row of ``rows_NX`` after one step.
+
+        ``keys_H`` and ``keys_N`` ascend. The bits are those of ``STEP_ROWS``.
+        """
+        n = 0
+        for h in range(len(keys_H)):
+            while n < len(keys_N) and keys_N[n] < keys_H[h]:
+                n += 1
+            if n < len(keys_N) and keys_N[n] == keys_H[h]:
+                for x in range(rows_NX.shape[1]):
+                    out_rows_HX[h, x] = rows_NX[n, x]
+                _update(rule, out_rows_HX, h, grads_ND, n, learning_rate)
+
+    return step_shared_rows
+
+
+STEP_SHARED_ROWS = tuple(map(_step_shared_rows_by, range(4)))
+"""``step_shared_rows`` of each rule."""
