@@ -190,12 +190,16 @@ SMALL = replace(
 )
 
 
-def mean_over(
-    job: Job, strategy: Strategy, draw: Callable[[np.random.Generator], tuple[PlannedFault, ...]], names: Sequence[str]
+def values_over(
+    job: Job,
+    strategy: Strategy,
+    draw: Callable[[np.random.Generator], tuple[PlannedFault, ...]],
+    names: Sequence[str],
+    num: int = NUM_SCHEDULES,
 ) -> dict[str, list[float]]:
-    """The values ``names`` of an outcome of each of ``NUM_SCHEDULES`` schedules that ``draw`` gives."""
+    """The values ``names`` of the outcome under each of ``num`` schedules that ``draw`` gives."""
     saves, rng = due_saves(strategy, job), np.random.default_rng(3)
-    found = [simulate(strategy, job, draw(rng), saves) for _ in range(NUM_SCHEDULES)]
+    found = [simulate(strategy, job, draw(rng), saves) for _ in range(num)]
     return {name: [getattr(outcome, name) for outcome in found] for name in names}
 
 
@@ -223,7 +227,7 @@ def test_saves_in_tiers_cost_what_is_expected(kill_loses: str) -> None:
         ranks_E = np.concatenate([(k + np.arange(n)) % costs.num_ps for k, n in zip(first_E, num_ranks_E, strict=True)])
         return planned_kills_at(np.repeat(hours_E, num_ranks_E), ranks_E, job)
 
-    found = mean_over(job, strategy, draw, ["save_h", "load_h", "lost_h", "reschedule_h"])
+    found = values_over(job, strategy, draw, ["save_h", "load_h", "lost_h", "reschedule_h"])
     window_h, step_h = costs.job_h / job_windows, costs.job_h / job.num_steps
     age_h = (window_h - step_h) / 2
     of_memory, of_disk, of_shared = (save_price(costs, tier=tier).stall_h for tier in ("memory", "disk", "shared"))
@@ -263,7 +267,7 @@ def test_a_spare_is_there_as_often_as_is_expected() -> None:
         hours_E = hours_E[hours_E < costs.job_h]
         return planned_kills_at(hours_E, rng.integers(0, costs.num_ps, len(hours_E)), job)
 
-    found = mean_over(job, strategy, draw, ["reschedule_h", "num_failures"])
+    found = values_over(job, strategy, draw, ["reschedule_h", "num_failures"], num=100)
     trained_h = costs.o_res_h - 0.1 - costs.detect_death_h - 0.15
     q = math.exp(-trained_h / costs.mtbf_h)
     missing = (1 - q) / (2 - q)
@@ -284,7 +288,7 @@ def test_nodes_that_return_cost_what_is_expected() -> None:
         hours_E = np.sort(rng.uniform(0, costs.job_h, num_failures))
         return planned_kills_at(hours_E, rng.permutation(costs.num_ps)[:num_failures], job, [repair_h] * num_failures)
 
-    found = mean_over(job, strategy, draw, ["reschedule_h", "load_h"])
+    found = values_over(job, strategy, draw, ["reschedule_h", "load_h"])
     returns = num_failures * (1 - repair_h / costs.job_h)
     assert_mean(found["reschedule_h"], num_failures * (costs.o_res_h + costs.detect_death_h) + returns * costs.o_res_h)
     apart = repair_h / costs.job_h
