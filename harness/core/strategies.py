@@ -375,8 +375,7 @@ class Tiers(Full):
 
     A failure rolls all ranks back to the newest save that it has left. Where several saves are due at once, the one
     that survives most is made. The memory's copies are lost with a rank and its buddy, and with all trainers and
-    ``ps0``, which has those of the dense network. Local disks are lost with a node. What lost ranks held of a copy that
-    is left is copied again, for which nothing is charged.
+    ``ps0``, which has those of the dense network. Local disks are lost with a node.
     """
 
     colours = ("#1b4f9c", "#86b6f2")
