@@ -39,8 +39,6 @@ class Network(Resumable, ABC):
     The step of a batch is pending after :meth:`train`. The next call of any method applies it.
     """
 
-    _tensors: Mapping[str, Tensor]
-    """The tensors of :meth:`state` by name, which steps update in place."""
     _num_tables: int
 
     @abstractmethod
@@ -73,19 +71,24 @@ class Network(Resumable, ABC):
     def _predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
         """Logits, (B,) on the CPU. Access a, sample by sample, reads row ``rows_NX[inverse_A[a]]``."""
 
+    @abstractmethod
+    def _tensors(self) -> Mapping[str, Tensor]:
+        """The tensors of :meth:`state` by name, which share the memory of the network."""
+
     def state(self) -> dict[str, Tensor]:
         """Parameters, buffers and the optimizer's state by name, on the CPU.
 
         If the network is there too, they share its memory.
         """
         self.apply_pending()
-        return {name: value.cpu() for name, value in self._tensors.items()}
+        return {name: value.cpu() for name, value in self._tensors().items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Set all tensors from a :meth:`state`, which must name each of them, with its shape."""
-        assert state.keys() == self._tensors.keys()
         self.apply_pending()  # so that no thread works on the parameters any more
-        for name, value in self._tensors.items():
+        tensors = self._tensors()
+        assert state.keys() == tensors.keys()
+        for name, value in tensors.items():
             value.copy_(state[name])
 
 
@@ -131,7 +134,7 @@ class DenseNetwork(Network):
         bottom_JO = _initial_layers("bottom", (shape.num_dense, *whole.bottom_mlp), seed, device, dtype)
         top_JO = _initial_layers("top", (num_top_inputs(whole.dim, shape), *whole.top_mlp), seed, device, dtype)
         sums_JO = [torch.zeros_like(affine_JO) for affine_JO in (*bottom_JO, *top_JO)] if optimizer == "adagrad" else []
-        self._tensors = {
+        self._by_name = {
             **_named("bottom", bottom_JO),
             **_named("top", top_JO),
             **_named("bottom", sums_JO[: len(bottom_JO)], ".sum"),
@@ -153,6 +156,9 @@ class DenseNetwork(Network):
 
     def apply_pending(self, *, is_alone: bool = False) -> None:
         self._backend.apply_pending(is_alone=is_alone)
+
+    def _tensors(self) -> Mapping[str, Tensor]:
+        return self._by_name
 
     def _predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
         return self._backend.predict(dense_BI, rows_NX, inverse_A)

@@ -1,5 +1,6 @@
 """The dense network of a run: DLRM by a backend, unless its optimizer is Adam; everything else by autograd."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -48,11 +49,6 @@ class AutogradNetwork(Network):
             name: [torch.zeros_like(value) for _ in self._optimizer.states] for name, value in self._parameters.items()
         }
         self._num_steps = torch.zeros(1, dtype=torch.int64)
-        self._tensors = {name: value.detach() for name, value in self._model.state_dict(keep_vars=True).items()}
-        for name, states in self._states.items():
-            named = zip(self._optimizer.states, states, strict=True)
-            self._tensors |= {f"{name}.{key}": value for key, value in named}
-        self._tensors["steps"] = self._num_steps
         self._step_is_due = False
 
     def train(
@@ -92,6 +88,13 @@ class AutogradNetwork(Network):
     def _predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
         no_draws = None
         return self._model.eval()(dense_BI.to(self._like), self._rows(rows_NX, inverse_A), no_draws).cpu()
+
+    def _tensors(self) -> Mapping[str, Tensor]:
+        """See Network. A model may assign a buffer anew in any step."""
+        named = {name: value.detach() for name, value in self._model.state_dict(keep_vars=True).items()}
+        for name, states in self._states.items():
+            named |= {f"{name}.{key}": value for key, value in zip(self._optimizer.states, states, strict=True)}
+        return {**named, "steps": self._num_steps}
 
     def _rows(self, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
         """The row of each access, (B, F, W)."""

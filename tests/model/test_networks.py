@@ -26,7 +26,7 @@ from harness.data.dataset import Batch as Samples
 from harness.data.dataset import Dataset
 from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork, Network
 from harness.model.metrics import exact_auc
-from harness.model.models import MODELS, footprint, make_model, num_top_inputs
+from harness.model.models import MODELS, Draws, footprint, make_model, num_top_inputs
 from harness.model.network import AutogradNetwork
 from harness.record.event_log import read_events
 from harness.run import assemble
@@ -311,6 +311,33 @@ def test_a_state_restores_a_network_to_the_bit(name: str, optimizer: str) -> Non
     for part in [part for part in states if any(name.endswith(part) for name in saved)]:
         _, other = end({key: value + 1 if key.endswith(part) else value for key, value in saved.items()})
         assert any(not torch.equal(first[key], other[key]) for key in first if not key.endswith(part)), part
+
+
+def test_a_buffer_that_a_model_assigns_anew_is_part_of_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: the state has its present value, and the model gets back the one that is loaded."""
+
+    class Centred(MODELS["wide_deep"]):
+        mean: Tensor
+
+        def __init__(self, options: ModelOptions, shape: Shape) -> None:
+            super().__init__(options, shape)
+            self.register_buffer("mean", torch.zeros(()))
+
+        def forward(self, dense_BI: Tensor, rows_BFW: Tensor, draws: Draws) -> Tensor:
+            if self.training:
+                self.mean = 0.9 * self.mean + 0.1 * dense_BI.mean()
+            return super().forward(dense_BI, rows_BFW, draws) - self.mean
+
+    monkeypatch.setitem(MODELS, "wide_deep", Centred)
+    network, (first, second) = network_of("wide_deep"), (batch_of(40, seed, 17, SMALL) for seed in range(2))
+    network.train(*first)
+    saved = {name: value.clone() for name, value in network.state().items()}
+    assert saved["mean"] == pytest.approx(0.1 * float(first[0].mean()))
+    losses = []
+    for _ in range(2):
+        losses.append(network.train(*second)[0])
+        network.load(saved)
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
