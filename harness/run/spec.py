@@ -35,6 +35,7 @@ from harness.record.rundir import RunDir, read_env, read_whole_config
 from harness.recovery.kinds import RunFacts
 from harness.recovery.recoveries import RECOVERIES, all_kinds, check_declared
 from harness.store import Store, newest_checkpoint
+from harness.store.format import numbered_paths
 from harness.store.initial import InitialModel
 from harness.traces.job_trace import facts_of_named, with_profile_of_trace
 from harness.traces.schedule import merged_instants, planned_faults_of, trace_facts
@@ -149,7 +150,8 @@ class RunSpec:
         run, where = RunDir(Path(path)), f"init.checkpoint: {path}"
         try:
             theirs = read_whole_config(run.path, {})
-            root = run.model if run.model.exists() else run.checkpoints
+            has_model = bool(numbered_paths(run.model, "manifest"))  # else it was killed while it wrote its model
+            root = run.model if has_model else run.checkpoints
             manifest, damages = newest_checkpoint(root)
         except StoreError as error:
             raise ConfigError(f"{where}: {error}") from error

@@ -120,6 +120,16 @@ def test_a_damaged_checkpoint_is_refused(config: Config, tmp_path: Path, folder:
         RunSpec(config).validate()
 
 
+def test_a_model_that_was_not_written_whole_is_none(config: Config, tmp_path: Path) -> None:
+    """Law: of a run that was killed while it wrote its model, the newest checkpoint is taken."""
+    run(saving_every(changed(config, strategy__name="full", init__checkpoint=None), 36), tmp_path / "saves")
+    for manifest in (tmp_path / "saves" / "model").glob("manifest-*"):
+        manifest.unlink()
+    initial = RunSpec(changed(config, init__checkpoint=str(tmp_path / "saves"))).initial
+    assert initial is not None
+    assert (initial.root, initial.manifest.samples) == (tmp_path / "saves" / "checkpoints", 144)
+
+
 def test_rows_without_survivors_start_from_the_checkpoint(config: Config, tmp_path: Path) -> None:
     """Law: a table that lies on one rank has no surviving row, so `start: mean` is `start: initial`."""
     config = under(config, tmp_path, "hour,rank\n20,ps1\n", strategy__name="never_save", cluster__placement="table")
