@@ -40,9 +40,11 @@ class Interrupts:
         """Whether a failure struck before the save in ``tier`` was over, of which the ranks have ``written`` parts."""
         if not self.to_come():
             return False
-        spent_h = self._spent_h(self.accounting.save_prices_h(written, tier), progress)
-        if spent_h is not None:
+        prices_h = self.accounting.save_prices_h(written, tier)
+        if self._spent_h(prices_h, progress) is not None:
             await self.expect_losses(self.injections.losses(self._due(progress)))
+        spent_h = self._spent_h(prices_h, progress)  # measuring may find a death, and a recovery takes hours too
+        if spent_h is not None:
             sizes = self.accounting.save_bytes(written, self.accounting.dense_bytes)
             self._strike("save", spent_h, sizes, progress, tier)
         return spent_h is not None

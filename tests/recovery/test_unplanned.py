@@ -19,7 +19,7 @@ from harness.cluster.protocol import (
 )
 from harness.config.model import Config
 from harness.core.errors import RunFailed
-from harness.core.events import Evaluated, Finished, Machine, Recovered, Saved
+from harness.core.events import Evaluated, Finished, Interrupted, Machine, Recovered, Saved
 from harness.record.event_log import read_events
 from harness.run.assemble import Parts
 from harness.store import newest_checkpoint
@@ -312,6 +312,23 @@ def test_another_death_before_the_kill_makes_no_notice_void(
     found = [event for event in events if isinstance(event, Recovered)]
     assert [event.kinds for event in found] == [{"ps2": own}, {"ps1": {"save": "notice"}.get(on_notice, on_notice)}]
     assert found[1].lost_updates == 0
+
+
+def test_another_death_before_a_save_is_interrupted_moves_the_clock(config: Config, tmp_path: Path) -> None:
+    """Law: ps2 dies in the evaluation before ps1 does; the save is charged from the end of that recovery."""
+    config = changed(config, strategy__name="partial", data__max_train_samples=NUM_SAMPLES, trace__allow_unplanned=True)
+    config = changed(saving_every(config, 40), eval__at_recoveries=True, profile__o_save_h=1.0)
+    clock = {"trace__clock": "wall", "trace__interrupts": True}
+    config = under(config, tmp_path, "hour,rank\n19.5,ps1\n", **clock)
+    MortalRanks.begin({})
+    _, events = run(config, tmp_path / "calm", Parts(make_ranks=Watched))
+    (before,) = (event for event in events if isinstance(event, Interrupted))
+    MortalRanks.begin({("ps2", Watched.num_before, Exchange): "before"})
+    _, events = run(config, tmp_path / "run", Parts(make_ranks=Watched))
+    first, second = (event for event in events if isinstance(event, Recovered))
+    assert (first.ranks, second.ranks) == (["ps2"], ["ps1"])
+    (cut,) = (event for event in events if isinstance(event, Interrupted))
+    assert cut.save_h == pytest.approx(before.save_h - first.load_h - first.reschedule_h)
 
 
 def test_a_shard_that_was_handed_over_keeps_its_unsaved_updates(config: Config, tmp_path: Path) -> None:
