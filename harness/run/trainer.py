@@ -322,6 +322,8 @@ class Trainer:
             if self._injections.takes_chief(due):
                 await self._client.drain(self._progress())
             await self._drops.expect(self._injections.losses(due))
+            # Measuring may find a death; with trace.interrupts the faults may strike during its recovery.
+            due = [number for number in self._boundaries.due_faults() if number in due]
             self._boundaries.take_faults(due)
             if self._injections.takes_chief(due):
                 self._steps.flush()

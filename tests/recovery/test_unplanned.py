@@ -331,6 +331,20 @@ def test_another_death_before_a_save_is_interrupted_moves_the_clock(config: Conf
     assert cut.save_h == pytest.approx(before.save_h - first.load_h - first.reschedule_h)
 
 
+@pytest.mark.parametrize("name", ["partial", "full"])
+def test_a_failure_that_is_due_strikes_once(config: Config, tmp_path: Path, name: str) -> None:
+    """Law: if ps2 dies in the evaluation before it, with ``trace.interrupts`` during the recovery of ps2."""
+    config = changed(config, strategy__name=name, data__max_train_samples=NUM_SAMPLES, trace__allow_unplanned=True)
+    config = changed(saving_every(config, 40), eval__at_recoveries=True)
+    clock = {"trace__clock": "wall", "trace__interrupts": True}
+    config = under(config, tmp_path, "hour,rank\n15.5,ps1\n35.5,ps3\n", **clock)
+    MortalRanks.begin({})
+    run(config, tmp_path / "calm", Parts(make_ranks=Watched))
+    MortalRanks.begin({("ps2", Watched.num_before, Exchange): "before"})
+    _, events = run(config, tmp_path / "run", Parts(make_ranks=Watched))
+    assert [event.ranks for event in events if isinstance(event, Recovered)] == [["ps1", "ps2"], ["ps3"]]
+
+
 def test_a_shard_that_was_handed_over_keeps_its_unsaved_updates(config: Config, tmp_path: Path) -> None:
     """Law: so does the count of them from which `parity` restores it later."""
     config = changed(config, strategy__name="parity", strategy__group_size=2, cluster__on_notice="handover")
