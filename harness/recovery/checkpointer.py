@@ -113,8 +113,11 @@ class Checkpointer(Resumable):
             for rank in self.ranks
         }
         written: dict[Rank, Written] = await (wait := self.requests.ask(self._requests, progress))
-        # The first save costs nothing.
-        while progress.step and await self.interrupts.strikes_save(written, progress, plan.tier):
+        while progress.step:  # the first save costs nothing
+            with self.requests.held(wait.sent):
+                is_struck = await self.interrupts.strikes_save(written, progress, plan.tier)
+            if not is_struck and len(wait.sent.replies) == len(self._requests):
+                break
             written = await self.requests.ask_again(wait.sent, progress)
         self.accounting.freeze()
         for kind in self.recoveries:

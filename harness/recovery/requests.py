@@ -5,7 +5,8 @@ The step loop is a coroutine. Where it awaits replies it is suspended, and gives
 with the coroutine. So a step that is under way is a value, and only the trainer sees a death. There is no event loop.
 """
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +84,16 @@ class Requests:
     def finish(self, sent: Sent, progress: Progress) -> Wait:
         """The replies to ``sent``. To be awaited at once."""
         return Wait(sent, progress)
+
+    @contextmanager
+    def held(self, sent: Sent) -> Iterator[None]:
+        """A context in which ``sent``, which was served, loses the replies of ranks that are replaced."""
+        self._in_flight.append(sent)
+        try:
+            yield
+        finally:
+            if sent in self._in_flight:  # no rollback meanwhile
+                self._in_flight.remove(sent)
 
     def ask_again(self, sent: Sent, progress: Progress) -> Wait:
         """Await requests that were served once more: ranks that died since are found, and replacements serve them."""

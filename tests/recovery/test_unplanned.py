@@ -329,6 +329,7 @@ def test_another_death_before_a_save_is_interrupted_moves_the_clock(config: Conf
     assert (first.ranks, second.ranks) == (["ps2"], ["ps1"])
     (cut,) = (event for event in events if isinstance(event, Interrupted))
     assert cut.save_h == pytest.approx(before.save_h - first.load_h - first.reschedule_h)
+    assert outstanding(events) == unsaved(), "ps2 saves again"
 
 
 @pytest.mark.parametrize("name", ["partial", "full"])
