@@ -310,8 +310,8 @@ def _commit(env: dict[str, Any]) -> str:
 
 def _data(env: dict[str, Any]) -> str:
     match env.get("data"):
-        case {"num_samples": int(samples), "num_table_rows": int(rows), **others}:
-            text = f"{samples:,} samples, {rows:,} embedding rows"
+        case {"num_samples": int(samples), "table_rows": [*rows], **others}:
+            text = f"{samples:,} samples, {sum(rows):,} embedding rows"
         case _:
             return "unknown"
     match others.get("synthetic"):

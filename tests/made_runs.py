@@ -88,7 +88,7 @@ def write_run(
     digests = finished.digests | {"ps0": model}
     ends = [altered(evaluated, auc=total), altered(finished, auc=total, digests=digests)]
     events = [started, *(events if drop is None else with_drops(events, drop)), *ends]
-    about = {"num_samples": 2 * TOTAL_SAMPLES, "num_table_rows": 10_000, "synthetic": None}
+    about = {"num_samples": 2 * TOTAL_SAMPLES, "table_rows": [10_000], "synthetic": None}
     facts = about | {"digest": data} if data else None
     of_trace = (trace_facts(config) or {}) | ({"digest": trace} if trace else {}) or None
     command = ["run.py", "grid", "made.yaml"]

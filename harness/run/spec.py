@@ -163,10 +163,14 @@ class RunSpec:
             ours, given = (attrgetter(key)(config) for config in (self.config, theirs))
             if ours != given:
                 raise ConfigError(f"{where}: expected {key} of this run ({ours}), got {given}")
-        sizes = (read_env(run.path).get("data") or {}).get("num_table_rows")
-        if sizes != self.num_rows:
-            raise ConfigError(f"{where}: expected {self.num_rows} rows of the tables of this run, got {sizes}")
-        placement = Placement(theirs.cluster.placement, self.dataset.cardinalities, theirs.num_ps)
+        ours, given = self.dataset.cardinalities, (read_env(run.path).get("data") or {}).get("table_rows")
+        given = given if isinstance(given, list) else []
+        if len(given) != len(ours):
+            raise ConfigError(f"{where}: expected {len(ours)} tables, got {len(given)}")
+        for table, (expected, got) in enumerate(zip(ours, given, strict=True)):
+            if got != expected:
+                raise ConfigError(f"{where}: expected {expected} rows of table {table}, got {got}")
+        placement = Placement(theirs.cluster.placement, ours, theirs.num_ps)
         return InitialModel(root=root.resolve(), manifest=manifest, placement=placement)
 
     @cached_property
@@ -250,7 +254,7 @@ class RunSpec:
         meta = self.dataset.meta
         data = {
             "num_samples": meta.num_rows,
-            "num_table_rows": self.num_rows,
+            "table_rows": list(self.dataset.cardinalities),
             "digest": meta.digest,
             "synthetic": meta.synthetic.model_dump() if meta.synthetic else None,
             "split": meta.split_text,

@@ -87,7 +87,7 @@ def test_page_is_well_formed_and_needs_nothing_beside_it(page: str) -> None:
 
 def test_the_data_line_names_how_a_log_was_made(grid: Path, tmp_path: Path) -> None:
     """A synthetic log by its law and controls, a real one by its size; the split; unknown where no record says it."""
-    size = {"num_samples": 250_000, "num_table_rows": 1_234, "digest": "0"}
+    size = {"num_samples": 250_000, "table_rows": [1_000, 234], "digest": "0"}
     made = {"rows": 250_000, "seed": 3, "like": "kaggle", "law": "0", "taper": 0.5, "flat": True}
     real = "250,000 samples, 1,234 embedding rows"
     lines: tuple[tuple[Any, str], ...] = (

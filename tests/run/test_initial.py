@@ -1,5 +1,6 @@
 """Runs that start from the checkpoint of another run, which may have another number of PS ranks."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,18 @@ def test_a_checkpoint_that_does_not_fit_is_refused(config: Config, keys: dict[st
         RunSpec(changed(config, **keys)).validate()
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_checkpoint_of_other_tables_is_refused(config: Config, tmp_path: Path) -> None:
+    """Law: also of tables that have as many rows in all, whose ids would name rows of other tables."""
+    env = tmp_path / "first" / "env.json"
+    record = json.loads(env.read_text())
+    record["data"]["table_rows"] = [*reversed(record["data"]["table_rows"])]
+    env.write_text(json.dumps(record))
+    ours = RunSpec(changed(config, init__checkpoint=None)).dataset.cardinalities
+    words = rf"init\.checkpoint: .*/first: expected {ours[0]} rows of table 0, got {ours[-1]}$"
+    with pytest.raises(ConfigError, match=words):
+        RunSpec(config).validate()
 
 
 @pytest.mark.parametrize("folder", ["model", "checkpoints"])
