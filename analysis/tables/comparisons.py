@@ -13,6 +13,7 @@ from analysis.load import CONTENTS, Frame, content_notes, load, plain, swept_key
 from analysis.stats import (
     AUC,
     BASELINE,
+    DRAWN,
     SETTING,
     Estimate,
     Measure,
@@ -296,7 +297,7 @@ def _of_strategies(path: Path | str, baseline: str, frame: "pd.DataFrame", measu
     pairs["group"] = [
         (
             cell["strategy"],
-            *(setting_text({key: cell[key]}) for key in swept if cell[key] is not None),
+            *(setting_text({key: cell[key]}) for key in swept if key not in DRAWN and cell[key] is not None),
             *([cell["option"]] if cell["option"] else []),
             *([cell["engine"]] * has_engines),
         )

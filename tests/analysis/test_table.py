@@ -277,11 +277,13 @@ def test_two_grids_compare_strategy_by_strategy(tmp_path: Path) -> None:
     assert all(item.differences["auc"] == estimate([0.0, 0.0]) for item in found)
 
 
-def test_pairs_that_share_a_seed_or_a_trace_are_not_independent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drawn_by", ["files", "trace.seed"])
+def test_pairs_that_share_a_seed_or_a_trace_are_not_independent(tmp_path: Path, drawn_by: str) -> None:
     """Each seed under each draw: the interval is that of the table of strategies, which is wider than of 9 values."""
     values = np.random.default_rng(0).normal(0, 1e-3, (3, 3)) + np.arange(3) * 2e-3
     for seed, draw in np.ndindex(3, 3):
-        trace = {"path": f"failure_traces/poisson-{draw}.csv"}
+        by_law, by_file = {"law": "exponential", "seed": draw}, {"path": f"failure_traces/poisson-{draw}.csv"}
+        trace = by_file if drawn_by == "files" else by_law
         write_run(tmp_path / f"none-{seed}-{draw}", made_config("none", seed=seed, trace=trace), auc=0.7)
         made = made_config("cpr_mfu", seed=seed, trace=trace)
         write_run(tmp_path / f"mfu-{seed}-{draw}", made, auc=0.7 + float(values[seed, draw]))
