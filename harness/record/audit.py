@@ -106,6 +106,7 @@ class _Auditor:
         self._interrupted_h: list[float] = []  # hours of failures that interrupted something and are not on record yet
         self._checked_step = -1  # the last boundary that is known to be over, and the clock of failures there
         self._checked_h = -math.inf
+        self._recovered = -1, 0.0  # the boundary of the first recovery there, and the clock before it
 
     def take(self, number: int, event: Event) -> None:
         """Audit the event of line ``number``, by the method ``on_`` and its kind."""
@@ -196,9 +197,13 @@ class _Auditor:
         return trained_h * (1 + (self._step_frac or 0.0)) + sum(self._hours[each] for each in STALLS if each != "lost")
 
     def _pass(self, step: int) -> None:
-        """Note that the boundaries before ``step`` are over, and what the failure clock read at the last of them."""
+        """Note that the boundaries before ``step`` are over, and what the failure clock read at the last of them.
+
+        A recovery there may have come after it was over, from a death in the next step.
+        """
         if step - 1 > self._checked_step:
-            self._checked_step, self._checked_h = step - 1, self._clock_h(step - 1)
+            at, before_h = self._recovered
+            self._checked_step, self._checked_h = step - 1, before_h if at == step - 1 else self._clock_h(step - 1)
 
     def on_save(self, event: Saved) -> None:
         self._pass(event.step)
@@ -355,6 +360,8 @@ class _Auditor:
         self._check_kinds(event)
         self._pass(max([event.step, *(step + 1 for step in self._killed_at_boundary.values())]))
         self._checked_step = event.resume_step - 1 if event.rollback else self._checked_step
+        if self._recovered[0] != event.step:
+            self._recovered = event.step, self._clock_h(event.step)
         self._totals.update(num_failures=1, num_lost_ranks=len(event.ranks))
         for tier in self._lost_tiers(event):
             self._checkpoints.pop(tier, None)

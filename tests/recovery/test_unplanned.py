@@ -333,6 +333,18 @@ def test_another_death_before_a_save_is_interrupted_moves_the_clock(config: Conf
 
 
 @pytest.mark.parametrize("name", ["partial", "full"])
+def test_a_death_in_a_step_makes_no_failure_late(config: Config, tmp_path: Path, name: str) -> None:
+    """Law: one whose hour falls into the recovery of ps2, after step 14, is on time at the next boundary."""
+    config = changed(config, strategy__name=name, data__max_train_samples=NUM_SAMPLES, trace__allow_unplanned=True)
+    config = changed(saving_every(config, 40), profile__o_load_h=1.0, profile__o_res_h=3.0)
+    config = under(config, tmp_path, "hour,rank\n29.5,ps1\n", trace__clock="wall")
+    MortalRanks.begin({("ps2", 18, Exchange): "after"})
+    _, events = run(config, tmp_path / "run", Parts(make_ranks=MortalRanks))
+    found = [(event.ranks, event.step) for event in events if isinstance(event, Recovered)]
+    assert found == [(["ps2"], 14), (["ps1"], {"partial": 15, "full": 10}[name])]
+
+
+@pytest.mark.parametrize("name", ["partial", "full"])
 def test_a_failure_that_is_due_strikes_once(config: Config, tmp_path: Path, name: str) -> None:
     """Law: if ps2 dies in the evaluation before it, with ``trace.interrupts`` during the recovery of ps2."""
     config = changed(config, strategy__name=name, data__max_train_samples=NUM_SAMPLES, trace__allow_unplanned=True)
