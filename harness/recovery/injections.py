@@ -67,21 +67,22 @@ class Injections(Resumable):
         """Those of the faults with these numbers that lose ranks."""
         return [number for number in numbers if self.faults[number].loses_ranks]
 
-    def carry_out(self, numbers: Sequence[int], state: bytes | None = None) -> None:
+    def carry_out(self, numbers: Sequence[int], state: bytes | None = None, at: Progress | None = None) -> None:
         """Have faults of one phase carried out: first those that lose no rank, then all losses as one failure.
 
         The requests in flight, or the next ones, detect the lost ranks. If ``trainer0`` is lost, this process is
         killed, and the new one starts from ``state``; on engine ``local``, where it survives, ChiefDied is raised.
+        ``at``: the position that a recovery belongs to; None: the present one.
         """
         losses = self.losses(numbers)
         for number in numbers:
             if number not in losses:
-                self._inject((number,))
+                self._inject((number,), at=at)
         if self.takes_chief(losses):
             self._inject(losses, state=state)
             raise ChiefDied
         if losses:
-            self.take_over(self._inject(losses))
+            self.take_over(self._inject(losses, at=at))
 
     def takes_chief(self, numbers: Iterable[int]) -> bool:
         """Whether any of the faults with these numbers kills ``trainer0``."""
@@ -98,10 +99,14 @@ class Injections(Resumable):
         self.is_hidden = True
 
     def _inject(
-        self, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None, state: bytes | None = None
+        self,
+        numbers: Sequence[int],
+        seconds: Mapping[Rank, float] | None = None,
+        state: bytes | None = None,
+        at: Progress | None = None,
     ) -> Injection:
         self.before_fault()
-        progress = self.progress()
+        progress = at or self.progress()
         return self.supervisor.inject(progress.step, progress.samples, numbers, seconds, state)
 
     @property

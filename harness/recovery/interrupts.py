@@ -93,4 +93,4 @@ class Interrupts:
             )
         )
         self.take(numbers)
-        self.injections.carry_out(numbers)
+        self.injections.carry_out(numbers, at=progress)

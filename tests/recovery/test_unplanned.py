@@ -19,7 +19,7 @@ from harness.cluster.protocol import (
 )
 from harness.config.model import Config
 from harness.core.errors import RunFailed
-from harness.core.events import Evaluated, Finished, Interrupted, Machine, Recovered, Saved
+from harness.core.events import Evaluated, Finished, Injected, Interrupted, Machine, Recovered, Saved
 from harness.record.event_log import read_events
 from harness.run.assemble import Parts
 from harness.store import newest_checkpoint
@@ -342,6 +342,20 @@ def test_a_death_in_a_step_makes_no_failure_late(config: Config, tmp_path: Path,
     _, events = run(config, tmp_path / "run", Parts(make_ranks=MortalRanks))
     found = [(event.ranks, event.step) for event in events if isinstance(event, Recovered)]
     assert found == [(["ps2"], 14), (["ps1"], {"partial": 15, "full": 10}[name])]
+
+
+@pytest.mark.parametrize("number", range(6, 10))
+def test_a_failure_during_a_recovery_strikes_where_that_began(config: Config, tmp_path: Path, number: int) -> None:
+    """Law: after the step that a cache is flushed for, if ps2 dies in the flush."""
+    config = changed(config, strategy__name="partial", data__max_train_samples=NUM_SAMPLES, cache__mode="lookahead")
+    config = changed(config, cache__lookahead=8, trace__allow_unplanned=True, profile__o_res_h=56.0)
+    clock = {"trace__clock": "wall", "trace__interrupts": True}
+    config = under(saving_every(config, 40), tmp_path, "hour,rank\n45,ps1\n", **clock)
+    MortalRanks.begin({("ps2", number, Exchange): "after"})
+    _, events = run(config, tmp_path / "run", Parts(make_ranks=MortalRanks))
+    (cut,) = (event for event in events if isinstance(event, Interrupted))
+    (struck,) = (event for event in events if isinstance(event, Injected))
+    assert struck.step == cut.step
 
 
 @pytest.mark.parametrize("name", ["partial", "full"])
