@@ -230,7 +230,7 @@ class FaultTime(NamedTuple):
     """When a planned fault strikes, and its kind: all that a trainer may know of it. The ranks are not named.
 
     With ``trace.clock: samples`` the fault is due at the boundary after ``step`` steps, with ``wall`` when the clock
-    reads ``hour``, after the other actions there. A fault with another ``phase`` strikes when the run next enters this.
+    reads ``hour``, after the other actions there. With another ``phase`` it strikes when the run next enters that.
     ``loses_ranks``: whether its ranks are lost. ``fails_write``: whether it fails a write of a save.
     ``takes_chief``: whether the trainer that holds the state of the run dies. ``takes_trainers``: whether all die.
     ``returns``: PS ranks whose nodes return. ``notices``: the PS ranks that are told of their death, and the emulated

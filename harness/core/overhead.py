@@ -43,7 +43,8 @@ class FullSave(NamedTuple):
         return cls(num, max(rows / len(shard_bytes), num - rows) if shard_bytes else num)
 
 
-WHOLE, NOTHING, ONE = Moved(1, 1), Moved(0, 0), FullSave()
+NOTHING, WHOLE = Moved(0, 0), Moved(1, 1)
+ONE = FullSave()  # in units of itself, as ``WHOLE`` is
 
 
 def bound_frac(costs: Costs, moved: tuple[float, float], full: tuple[float, float]) -> tuple[float, float]:

@@ -25,7 +25,7 @@ class Interrupts:
 
     Args:
         to_come: the faults to come, with their numbers, by hour; none without ``trace.interrupts``.
-        take: marks these, the first of them, as taken.
+        take: marks faults to come as taken, by their numbers: the first ones.
         expect_losses: measures the model before the faults with these numbers.
     """
 
