@@ -69,10 +69,7 @@ class Mirror(Checkpoint):
     If the strategy has no ``mirror``, the trainer holds no rows, and a shard is restored as by ``checkpoint``.
     """
 
-    _state = (
-        *(*Recovery._state, "_keys_K", "_firsts_G", "_values_KX", "_unsaved_K", "_accesses_K", "_saving_K"),
-        "_num_fetched",
-    )
+    _state = (*Recovery._state, *("_keys_K", "_values_KX", "_unsaved_K", "_accesses_K", "_saving_K", "_num_fetched"))
 
     def __init__(self, run: RunFacts) -> None:
         super().__init__(run)
@@ -92,6 +89,9 @@ class Mirror(Checkpoint):
         self._accesses_K = np.empty(0, np.int32)  # since the last save
         self._saving_K: NDArray[np.int32] | None = None  # unsaved updates that the save under way holds
         self._begun: tuple[int, BatchPlan, Tensor] | None = None
+
+    def _loaded(self) -> None:
+        self._firsts_G = block_firsts(self._keys_K, self._bases_R[-1])
 
     def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
         """Keep the gradients of step ``step`` until :meth:`finish_step` applies them."""

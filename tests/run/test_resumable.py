@@ -41,7 +41,7 @@ REBUILT: dict[str, set[str]] = {
     "MassTracker": {"shard", "r"},
     "MfuTracker": {"shard", "r"},
     "Mirror": {
-        *("run", "spec", "bases_R", "ranks", "width"),
+        *("run", "spec", "bases_R", "firsts_G", "ranks", "width"),
         *("begun", "uploaded"),  # taken when the step or the recovery is over
     },
     "Notices": {
