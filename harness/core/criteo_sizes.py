@@ -28,5 +28,5 @@ def scaled_cardinalities(scale: float) -> tuple[int, ...]:
     A table has at least 4 rows, or as many as in Kaggle if these are fewer.
     """
     return tuple(
-        min(max(round(size * scale), min(size, MIN_TABLE_ROWS)), MAX_TABLE_ROWS) for size in KAGGLE_CARDINALITIES
+        round(min(max(size * scale, min(size, MIN_TABLE_ROWS)), MAX_TABLE_ROWS)) for size in KAGGLE_CARDINALITIES
     )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.click_law import facts_of, mutual_information, unit_effects
-from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, scaled_cardinalities
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, MAX_TABLE_ROWS, scaled_cardinalities
 from harness.core.errors import DataError
 from harness.core.placement import tracked_tables
 from harness.data.law import (
@@ -39,6 +39,12 @@ def test_the_tracked_tables_are_kaggles_seven_largest() -> None:
     assert sizes[list(LARGE_TABLES)].sum() / sizes.sum() == pytest.approx(0.99584, abs=1e-5)
     assert scaled_cardinalities(1.0) == KAGGLE_CARDINALITIES
     assert tracked_tables(scaled_cardinalities(0.005), 7) == LARGE_TABLES
+
+
+def test_sizes_of_tables_have_bounds() -> None:
+    """At least 4 rows, or Kaggle's if fewer; at most 2**27, also where Kaggle's times the factor is infinite."""
+    assert scaled_cardinalities(1e-9) == tuple(min(size, 4) for size in KAGGLE_CARDINALITIES)
+    assert {*scaled_cardinalities(1e308)} == {MAX_TABLE_ROWS}
 
 
 def test_every_id_of_every_table_has_a_value_of_its_own() -> None:
