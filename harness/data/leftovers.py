@@ -20,8 +20,11 @@ def replacing(out: Path, kind: Literal["file", "folder"]) -> Iterator[Path]:
 
     A file replaces an existing one. A folder replaces an empty one only. Missing parents of ``out`` are created.
 
-    Raises DataError if another process is writing ``out``, and for an OSError, also of the block.
+    Raises DataError if ``out`` has no name (``.``), if another process is writing it, and for an OSError, also of the
+    block.
     """
+    if not out.name:
+        raise DataError(f"{out}: expected the name of a {kind}, got the current folder, which cannot be replaced")
     path = out.with_name(f".{out.name}.unfinished")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

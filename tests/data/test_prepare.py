@@ -185,6 +185,15 @@ def test_two_at_once_do_not_write_the_same_folder(tmp_path: Path, rows: list[Row
     assert _left_over(tmp_path) == ["a.tsv", "out"]
 
 
+def test_the_current_folder_is_not_replaced(tmp_path: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: an empty one is refused by its name."""
+    source = _write(tmp_path / "a.tsv", to_text(rows))
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(DataError, match=r"^\.: expected the name of a folder, got the current folder"):
+        prepare([source], Path())
+
+
 def test_another_preparation_is_not_overwritten(tmp_path: Path, rows: list[Row]) -> None:
     """A folder with other rows, another way of counting, or foreign files is refused and left alone."""
     flipped = ["1" if rows[0][0] == "0" else "0", *rows[0][1:]]
