@@ -60,7 +60,7 @@ def parser(doc: str | None, **defaults: Any) -> Parser:
     for name, default in defaults.items():
         kind, text = _OPTIONS[name]
         made.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=text)
-    made.add_argument("--json", type=Path, help="also write the figures to this file")
+    made.add_argument("--json", type=new_file, metavar="FILE", help="also write the figures to this file")
     return made
 
 
@@ -69,6 +69,13 @@ def count(text: str) -> int:
     if (number := int(text)) < 1:
         raise ValueError(text)
     return number
+
+
+def new_file(text: str) -> Path:
+    """The type of an option: a file to write, in a folder that exists. Raises ArgumentTypeError."""
+    if not Path(text).parent.is_dir():
+        raise argparse.ArgumentTypeError(f"expected a file in an existing folder, got {text}")
+    return Path(text)
 
 
 def numbers_of(text: str) -> list[float]:

@@ -202,6 +202,7 @@ REFUSED = {
     "{given} --out {out}": "data: expected at least 35,840 training samples for 5000 steps in 20 sets",
     "{given} --out {given}": "--out: expected another file than the input",
     "{given} --out {out}.csv": "--out: expected FILE.yaml, as the key profile takes it, got ",
+    "{given} --out {out} --json {given}/a.json": "error: argument --json: expected a file in an existing folder, got ",
     "{given} --out {out} --sets 0": "error: argument --sets: invalid count value: '0'",
     "{given} --out {out} --strategies cpr_ssu,mfu": "error: --strategies: unknown 'mfu'; did you mean cpr_mfu?",
     "{given} --out {out} --strategies cpr_state": "trainer.optimizer: expected rowwise_adagrad or adagrad",
