@@ -405,7 +405,7 @@ _LEAST_POINTS = 3  # of a slope
 
 
 def movement_of(events: Sequence[Event]) -> float | None:
-    """The lost movement of a run (``Dropped.movement``), an L2 norm, summed over failures; None if one is unknown."""
+    """The movement of a run (``Dropped.movement``), an L2 norm, summed over its failures; None if one is unknown."""
     return None if (moved := drops_of(events, "movement")) is None else math.fsum(moved)
 
 

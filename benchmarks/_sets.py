@@ -82,7 +82,7 @@ class Price:
 
     @property
     def frac(self) -> float | None:
-        """The price; None unless its interval lies above what the control is off in the median, and so above 0."""
+        """The price; None unless its interval lies above the absolute value of the control's median, and so above 0."""
         return self.total.median / 100 if self.total.low > abs(Spread.interval(self.control).median) else None
 
 

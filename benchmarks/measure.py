@@ -9,8 +9,9 @@
 Measured are, with the data, the model, the batches and the PS ranks of CONFIG.yaml: what trackers, replicas, parities
 and the mirror add to each step (touching); what choosing rows for a save adds, spread over the steps between two saves
 of the job; the fixed part of a save, and how long a load takes by a save; on engine rpc, from SIGKILL of a PS rank to
-the moment at which its death is known. A part whose interval is not above what the control is off has no price: give
-more --sets, each of which has up to four runs in memory. Method and arithmetic: docs/CPR.md, "Measured prices".
+the moment at which its death is known. A second run of `none` is the control, whose difference should be 0: a part has
+no price unless its interval lies above the median of that difference. More --sets narrow the interval; each has up to
+four runs in memory. Method and arithmetic: docs/CPR.md, "Measured prices".
 """
 
 import argparse

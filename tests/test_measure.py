@@ -91,7 +91,7 @@ def test_each_part_is_measured_against_a_strategy_without_it_alone() -> None:
 
 
 def test_a_part_that_noise_hides_has_no_price() -> None:
-    """Its interval must lie above what the control is off in the median, to either side."""
+    """Its interval must lie above the absolute value of the control's median."""
     clear, hidden, steady = [2.0, 3, 3, 3, 3, 4], [-2.0, 3, 3, 3, 3, 6], [0.0] * 6
     assert price_of(clear, steady).frac == pytest.approx(0.04)
     assert price_of(clear, [-5.0, -2.9, -2.9, -2.9, -2.9, 5]).frac == pytest.approx(0.04)
