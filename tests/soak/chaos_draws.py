@@ -122,6 +122,7 @@ _EVERY_S = (0.0, 0.0, 0.05, 0.05, 0.2, 300.0)  # seconds between resume points; 
 _TRAINER_DIES, _TRAINERS_DIE = 0.2, 0.05  # of the rounds whose trace has no kills at real seconds; with any kill
 _VIEWED = 0.02  # of the rounds: wandb's import takes seconds
 _SHRINKS = 0.6  # of the rounds whose fault of a trace is a death between two steps
+_INTERRUPTS = 0.6  # of the rounds on the wall clock
 _NOTICES_S = ("", "30", "600", "86400")  # in some of them nothing can be saved
 _CLOCKS: Mapping[str, Mapping[str, Any]] = {
     "wall": {"trace": {"clock": "wall"}, "save": {"mode": "sync"}},
@@ -219,12 +220,16 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
     }
     clock = "samples" if flips or shrinks else _clock(rng, turn, settings["engine"])
     settings |= _CLOCKS.get(clock, {})
+    interrupts = clock == "wall" and bool(rng.random() < _INTERRUPTS)
+    if interrupts:
+        settings["trace"] = {"clock": "wall", "interrupts": True}
+        settings["cluster"]["spares"] = 0
     may_end_all = settings["cache"]["mode"] != "stale"  # whose workers hold updates that no rank has
     may_die = clock != "seconds" and not shrinks
     trainers = _dying_trainers(rng, num_trainers, may_end_all=may_end_all) if may_die else ()
     if clock != "seconds":
-        ways = ("none", "handover") if name == "cpr_mirror" else ("none", "save", "save", "handover")
-        settings["cluster"]["on_notice"] = str(rng.choice(ways))
+        ways = ("none", "save", "save", "handover") if name != "cpr_mirror" else ("none", "handover")
+        settings["cluster"]["on_notice"] = "none" if interrupts else str(rng.choice(ways))
     # Compute ranks that die beside trainer0 might be all that there are.
     num_named = num_trainers if may_end_all or not trainers else 1
     if shrinks:
