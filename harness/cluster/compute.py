@@ -31,4 +31,4 @@ class ComputeServer:
             return Failure(RankFailed(f"{self.rank} failed at a share:\n{traceback.format_exc()}"))
 
     def close(self) -> None:
-        """End nothing: there is nothing to abandon."""
+        """A no-op: nothing is held."""
