@@ -326,7 +326,7 @@ def _checkpoint(path: Path) -> str:
         manifest, skipped = newest_checkpoint(path)
     except StoreError as error:
         return f"No checkpoint can be read; {error}."
-    reasons = "".join(f"; {reason}" for reason in skipped)
+    reasons = "".join(f"; skipped {reason}" for reason in skipped)
     if manifest is None:
         return f"No checkpoint can be read{reasons}." if reasons else "No checkpoints."
     size = sum(record.num_bytes for record in manifest.files)

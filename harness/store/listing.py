@@ -9,7 +9,7 @@ from harness.store.manifest import FileRecord, Manifest, WrongFormatVersion, man
 
 
 def newest_checkpoint(root: Path) -> tuple[Manifest | None, list[str]]:
-    """The newest manifest whose files all pass their checksums, and a sentence for each newer one skipped.
+    """The newest manifest whose files all pass their checksums, and why each newer one was skipped, in words.
 
     Writes nothing. The manifest is None if there is no valid one.
 
@@ -29,7 +29,7 @@ def newest_checkpoint(root: Path) -> tuple[Manifest | None, list[str]]:
         except WrongFormatVersion:
             raise
         except StoreError as error:
-            skipped.append(f"skipped {path.name}: {error}")
+            skipped.append(f"{path.name}: {error}")
         else:
             return manifest, skipped
     return None, skipped

@@ -129,7 +129,7 @@ def test_a_damaged_checkpoint_is_refused(config: Config, tmp_path: Path, folder:
     RunSpec(config := changed(config, init__checkpoint=str(tmp_path / "saves"))).validate()
     damaged = max((tmp_path / "saves" / folder / "ps1").iterdir())
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    with pytest.raises(ConfigError, match=rf"init\.checkpoint: .*/saves: skipped manifest-.*{damaged.name}: damaged: "):
+    with pytest.raises(ConfigError, match=rf"init\.checkpoint: .*/saves: manifest-.*{damaged.name}: damaged: "):
         RunSpec(config).validate()
 
 

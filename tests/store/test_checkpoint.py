@@ -98,7 +98,7 @@ def test_damage_shows_the_checkpoint_before(tmp_path: Path) -> None:
         damage(tmp_path / name)
         found, (skipped,) = newest_checkpoint(tmp_path)
         assert found == previous
-        assert skipped.startswith(f"skipped {manifest_name(2)}")
+        assert skipped.startswith(f"{manifest_name(2)}: ")
         assert name in skipped
         assert said in skipped
         (tmp_path / name).unlink(missing_ok=True)
