@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from harness.core.errors import DataError, printable
 from harness.data.delimited import CRITEO, DecodedRows, RowReader
-from harness.data.leftovers import replacing
+from harness.data.outputs import replacing
 from harness.data.records import (
     FORMAT_VERSION,
     RECORDS_NAME,

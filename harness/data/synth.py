@@ -19,7 +19,7 @@ from harness.config.words import mistakes_of
 from harness.core.errors import DataError
 from harness.data.criteo import format_rows
 from harness.data.law import Floats, Law, Samples, World, category_values, expected_auc, intercept, read_law
-from harness.data.leftovers import replacing
+from harness.data.outputs import replacing
 from harness.data.records import Synthetic
 from harness.data.sources import Progress, write_sidecar
 from harness.files import free_bytes

@@ -38,7 +38,7 @@ from harness.record.rundir import RunDir
 _ROOT = Path(sources.PACKAGE).parent
 _NO_RESULT = (
     *("api.py", "cli/", "grid/", "jobs/", "planning/", "record/", "wandb/"),
-    *(f"data/{name}.py" for name in ("criteo", "delimited", "facts", "law", "leftovers", "prepare", "sources")),
+    *(f"data/{name}.py" for name in ("criteo", "delimited", "facts", "law", "outputs", "prepare", "sources")),
     "data/synth.py",
     "run/export.py",
 )
