@@ -113,16 +113,16 @@ _MEASURED = {
     "o_save_fixed_h": 0.03 * _CPR56.o_save_h,  # measured: 2.2 to 5.6 % of a full save of 2.2 GB
     "detect_death_h": 0.029 / 3600,  # measured: a process on the same machine
     "step_frac": {  # measured, summed over eight ranks
-        "mfu": 0.017,
-        "ssu": 0.018,
-        "mass": 0.027,
-        "oldest": 0.015,
-        "random": 0.015,
-        "scar": 0.012,
-        "changed": 0.016,
-        "replica": 0.070,
-        "mirror": 0.073,
-        "parity": 0.083,
+        "mfu": 0.014,
+        "ssu": 0.015,
+        "mass": 0.012,
+        "oldest": 0.016,
+        "random": 0.014,
+        "scar": 0.009,
+        "changed": 0.012,
+        "replica": 0.064,
+        "mirror": 0.064,
+        "parity": 0.084,
     },
 }
 
