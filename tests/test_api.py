@@ -84,6 +84,7 @@ grids: [{{strategy.name: [none], seed: [0, 1]}}]
 """
 
 
+@pytest.mark.slow
 def test_a_grid_from_python_is_one_of_the_command_line(
     click_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -216,8 +216,7 @@ def _read_while_shorter(folder: Path, num_bytes: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "num_bytes",
-    [0, pytest.param(4_096, marks=pytest.mark.slow), 120_000, pytest.param(160_479, marks=pytest.mark.slow)],
+    "num_bytes", [*(pytest.param(num, marks=pytest.mark.slow) for num in (0, 4_096, 160_479)), 120_000]
 )
 def test_records_that_become_shorter_while_they_are_read_are_one_line(folder: Path, num_bytes: int) -> None:
     """Law: the line names the file and both sizes, whatever is read; no signal ends the process."""

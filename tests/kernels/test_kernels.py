@@ -95,6 +95,7 @@ def run_loops(kernels: Path, times: int = 2) -> list[str]:
     return [said_by(import_from, kernels.parent, "copied.loops").strip() for _ in range(times)]
 
 
+@pytest.mark.slow
 def test_machine_code_is_run_again_unless_it_was_cut_short(kernels: Path) -> None:
     """As by a loss of power: the file is removed, and compiled again."""
     assert run_loops(kernels) == ["42 0", "42 1"]

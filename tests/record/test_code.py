@@ -60,6 +60,7 @@ def test_a_plugin_that_is_edited_after_its_import_is_recorded_as_it_was_loaded(f
     assert said(folder) != before
 
 
+@pytest.mark.slow
 def test_what_a_plugin_imports_is_part_of_the_code(folder: Path) -> None:
     """A constant of another module, and the version of a distribution; no other module of the process."""
     before = said(folder)
@@ -99,10 +100,11 @@ import helper
     "how",
     [
         pytest.param("import helper\n", id="by name"),
-        pytest.param(BY_HAND, id="by hand", marks=pytest.mark.slow),
-        pytest.param(BY_A_FINDER, id="by a finder", marks=pytest.mark.slow),
+        pytest.param(BY_HAND, id="by hand"),
+        pytest.param(BY_A_FINDER, id="by a finder"),
     ],
 )
+@pytest.mark.slow
 def test_a_source_is_in_the_code_as_it_was_loaded(folder: Path, how: str) -> None:
     """However it is imported: no stale bytecode of equal size and time stamp runs, and an edit is not in the code."""
     (folder / "mine.py").write_text(how)
@@ -142,6 +144,7 @@ def test_a_file_of_the_package_that_is_edited_before_its_import_is_refused(tmp_p
     assert said(tmp_path, "import harness.core.lookup", PACKAGE).endswith(f"harness/core/lookup.py: {refused}")
 
 
+@pytest.mark.slow
 def test_a_run_imports_nothing_that_is_not_in_its_code() -> None:
     """But for what writes records and shows them."""
     program = "import harness.run.assemble, harness.run.fork_server\n"
