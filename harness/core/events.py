@@ -342,7 +342,7 @@ def error_of(deviations: Sequence[float]) -> float:
 
 
 def drops_of(events: Iterable[Event], name: Literal["drop", "movement"] = "drop") -> list[float] | None:
-    """The drop of AUC of each recovery, in order, or its movement; None if that of one recovery is not known."""
+    """The drop in AUC at each recovery, in order, or the rows' movement there (``name``); None if one is unknown."""
     kept = [event for event in events if isinstance(event, Recovered | Dropped)]
     known = [event for event in kept if isinstance(event, Dropped) and getattr(event, name) is not None]
     num_recovered = sum(isinstance(event, Recovered) and event.restores for event in kept)
